@@ -1,0 +1,27 @@
+// The activations between the two halves of a gated MLP.
+#pragma once
+
+#include "base/status.h"
+#include "device/device.h"
+#include "tensor/tensor.h"
+
+namespace triax::width {
+
+/// kSilu: gate * sigmoid(gate) * up
+/// kSitu: beta tanh(gate / beta) sigmoid(gate) * linear_beta tanh(up / linear_beta)
+struct Activation {
+  enum class Kind { kSilu, kSitu } kind = Kind::kSilu;
+  float beta = 4.0f;          // kSitu only
+  float linear_beta = 25.0f;  // kSitu only
+};
+
+/// out = act(gate, up), element by element.
+/// Shapes     gate, up, out [T, F] float32, rows strided
+/// Precision  float32, within 4 ulp of each factor (situ_test.cc); large inputs saturate, no NaN
+/// Aliasing   out may be gate or up
+/// Errors     kInvalidArgument for shape or type; nothing is written then
+/// Source     K3 report Eq. 12; truth: situ_reference.cc
+Status gated_activation(const Device& device, const Activation& activation, ConstTensorView gate,
+                        ConstTensorView up, TensorView out);
+
+}  // namespace triax::width
