@@ -19,6 +19,16 @@ if(TRIAX_SANITIZE)
   target_compile_options(triax_flags INTERFACE -fsanitize=${TRIAX_SANITIZE} -fno-omit-frame-pointer
                                                -fno-sanitize-recover=all)
   target_link_options(triax_flags INTERFACE -fsanitize=${TRIAX_SANITIZE})
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # Instrumented code makes this warning of g++ 12 guess wrong.
+    target_compile_options(triax_flags INTERFACE -Wno-maybe-uninitialized)
+  endif()
+endif()
+if(TRIAX_FUZZERS)
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    message(FATAL_ERROR "TRIAX_FUZZERS needs clang (libFuzzer); use the preset fuzz")
+  endif()
+  target_compile_options(triax_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
 # File name suffix -> instruction set. A translation unit holds code of one instruction set only.
