@@ -18,8 +18,8 @@ namespace triax::text {
 ///  2. each stretch of valid UTF-8 between such bytes is cut every 400,000 characters, and there
 ///     inside runs of more than 25,000 white-space or other characters, after each 25,000;
 ///  3. what results is matched alone, leftmost alternative first.
-/// Rule 2 is what the vendor's wrapper does (it never sees invalid UTF-8). It also bounds a piece
-/// to 25,001 characters.
+/// Rule 2 is what the vendor's wrapper does (it never sees invalid UTF-8). A piece can have up to
+/// 400,000 characters: control characters that only the wrapper takes for white space do that.
 /// Threads    const members may be called from several threads
 class Splitter {
  public:
@@ -35,10 +35,7 @@ class Splitter {
     void operator()(pcre2_real_code_8* code) const;
   };
   std::unique_ptr<pcre2_real_code_8, CodeDeleter> code_;
+  bool jit_ = false;
 };
-
-/// Length of the well-formed UTF-8 sequence at the start of `bytes` (1 to 4), or 0 when there is
-/// none. No surrogates, no overlong forms, nothing above U+10FFFF.
-int utf8_sequence_bytes(std::string_view bytes);
 
 }  // namespace triax::text

@@ -80,6 +80,8 @@ class Tokenizer {
 
  private:
   Tokenizer(Vocabulary vocabulary, Splitter splitter);
+  /// A tokenizer whose specials are still to be set.
+  static Result<Tokenizer> create(std::string_view vocabulary_text, const std::string& name);
   /// Takes `names` (empty = reserved) for the slots. Errors name `source`.
   Status set_specials(std::vector<std::string> names, const std::string& source);
 
