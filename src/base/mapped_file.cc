@@ -21,7 +21,8 @@ Status system_error(const std::string& path, const char* what, int error) {
 }  // namespace
 
 Result<MappedFile> MappedFile::open(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // O_NONBLOCK: opening a pipe would wait for its writer before we see that it is no file.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) {
     return system_error(path, "open", errno);
   }

@@ -10,8 +10,8 @@ namespace triax {
 namespace {
 
 // A step of a model is a few hundred short parallel regions: workers spin this many times between
-// them before they sleep, which costs tens of microseconds of one core at the end of a step.
-constexpr int kSpins = 20000;
+// them before they sleep, some 50 to 200 microseconds of a core at the end of a step.
+constexpr int kSpins = 4000;
 
 void pause() {
 #if defined(__x86_64__)
@@ -23,6 +23,8 @@ void pause() {
 
 ThreadPool::ThreadPool(int threads) {
   check(threads >= 1, "a thread pool needs at least one thread");
+  // With more threads than cores, who spins keeps others from working.
+  spins_ = threads <= hardware_threads() ? kSpins : 0;
   workers_.reserve(static_cast<size_t>(threads - 1));
   for (int worker = 1; worker < threads; ++worker) {
     workers_.emplace_back([this, worker] { work(worker); });
@@ -39,13 +41,15 @@ ThreadPool::~ThreadPool() {
 }
 
 void ThreadPool::run(int64_t count, FunctionRef<void(int64_t, int)> task) {
+  check(task_ == nullptr, "thread pool: run() is already running");
+  task_ = &task;
   if (workers_.empty() || count <= 1) {
     for (int64_t i = 0; i < count; ++i) {
       task(i, 0);
     }
+    task_ = nullptr;
     return;
   }
-  task_ = &task;
   count_ = count;
   next_.store(0, std::memory_order_relaxed);
   busy_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
@@ -53,15 +57,17 @@ void ThreadPool::run(int64_t count, FunctionRef<void(int64_t, int)> task) {
   generation_.notify_all();
   drain(0);
   for (int spins = 0; busy_.load(std::memory_order_acquire) != 0; ++spins) {
-    spins < kSpins ? pause() : std::this_thread::yield();
+    spins < spins_ ? pause() : std::this_thread::yield();
   }
+  task_ = nullptr;
 }
 
 void ThreadPool::run_ranges(int64_t count, int64_t grain,
                             FunctionRef<void(int64_t, int64_t, int)> range) {
   grain = std::max<int64_t>(grain, 1);
-  run((count + grain - 1) / grain, [&](int64_t task, int worker) {
-    range(task * grain, std::min(count, (task + 1) * grain), worker);
+  run(count / grain + (count % grain != 0 ? 1 : 0), [&](int64_t task, int worker) {
+    const int64_t begin = task * grain;
+    range(begin, begin + std::min(grain, count - begin), worker);
   });
 }
 
@@ -76,7 +82,7 @@ void ThreadPool::work(int worker) {
   uint32_t seen = 0;
   while (true) {
     for (int spins = 0; generation_.load(std::memory_order_acquire) == seen; ++spins) {
-      if (spins < kSpins) {
+      if (spins < spins_) {
         pause();
       } else {
         generation_.wait(seen, std::memory_order_acquire);

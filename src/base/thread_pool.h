@@ -13,7 +13,7 @@ namespace triax {
 /// Runs independent tasks on `threads` threads, the caller's among them.
 /// Tasks are claimed one by one in ascending order; which thread runs which task is not defined,
 /// so a result that depends on it is a bug of the task.
-/// One caller at a time: run() is not reentrant and not thread-safe.
+/// One caller at a time: run() is not thread-safe, and a task that calls it aborts.
 class ThreadPool {
  public:
   /// threads >= 1; threads - 1 are started here.
@@ -37,6 +37,7 @@ class ThreadPool {
   void work(int worker);
   void drain(int worker);
 
+  int spins_ = 0;
   std::vector<std::thread> workers_;
   const Task* task_ = nullptr;
   int64_t count_ = 0;
