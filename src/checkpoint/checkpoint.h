@@ -77,10 +77,10 @@ class Checkpoint {
   /// The same by element type.
   std::map<ElementType, int64_t> bytes_by_type() const;
 
-  /// Tells checkpoints apart without reading the weights: XXH64-like mix of the config's values
-  /// and, in order of name, each tensor's name, type, shape, and of each shard its name and size.
-  /// The same on every machine and run; a fine-tune with the same shapes has the same value
-  /// (contents are not read), so a cache that outlives a run must add the weights' own identity.
+  /// Tells checkpoints apart without reading the weights: a mix of the config's values, of each
+  /// tensor's name, type and shape, and of the first 64 bytes of lm_head, the final norm and every
+  /// o_proj. The same on every machine, and however the tensors are spread over files. A change of
+  /// weights that leaves those samples alone is not seen.
   uint64_t fingerprint() const { return fingerprint_; }
 
  private:

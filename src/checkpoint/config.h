@@ -98,6 +98,7 @@ struct ModelConfig {
   float norm_eps = 1e-5f;
   float latent_norm_eps = 1e-6f;  // q_a_layernorm, kv_a_layernorm: the class default, spec 2.1
   int64_t max_position = 0;
+  int64_t mtp_layers = 0;  // further prediction layers in the files; not used
   bool tie_word_embeddings = false;
   int32_t bos_id = -1;  // -1: none
   int32_t pad_id = -1;
@@ -136,5 +137,8 @@ Result<GenerationConfig> parse_generation_config(
 
 /// The same from a file, or from config.json of a directory.
 Result<ModelConfig> load_config(const std::string& path);
+
+/// generation_config.json of `directory`; no value when there is none.
+Result<std::optional<GenerationConfig>> load_generation_config(const std::string& directory);
 
 }  // namespace triax::checkpoint

@@ -49,8 +49,8 @@ ElementType to_element_type(DType dtype);
 
 /// A header longer than this is refused, as the format's own reader does.
 constexpr int64_t kHeaderBytesMax = 100'000'000;
-/// Dimensions of one tensor.
-constexpr int kSafetensorsRankMax = 8;
+/// Dimensions of one tensor; the format has no limit, our views do.
+constexpr int kSafetensorsRankMax = kRankMax;
 
 /// One tensor of a file.
 /// Ownership  name and data belong to the file
@@ -98,10 +98,12 @@ class SafetensorsFile {
 
  private:
   Status parse(std::span<const std::byte> bytes);
+  Status read_header(std::string_view header, std::span<const std::byte> data);
+  Status check_layout(std::span<const std::byte> data) const;
 
   std::string source_;
   MappedFile file_;
-  std::vector<char> names_;  // all names, one after another; never grows after the header is read
+  std::vector<char> names_;  // all names, one after another; reserved once, so views stay valid
   std::vector<TensorEntry> entries_;
   std::unordered_map<std::string_view, uint32_t> by_name_;
   std::vector<std::pair<std::string, std::string>> metadata_;

@@ -32,9 +32,10 @@ std::string_view part_name(Part part);
 /// How a tensor may be stored.
 ///   kVector   one float tensor (F32, F16, BF16) under its own name
 ///   kPlain    a matrix NAME.weight in a float type, never quantised: router gate, b_proj
-///   kDense    a matrix: as kPlain, or NAME.weight I8 with NAME.weight_scale BF16 [rows, cols / 32]
-///   kExpert   a matrix: as kDense, or NAME.weight_packed U8 [rows, cols / 2] with
-///             NAME.weight_scale U8 [rows, cols / 32] (MXFP4)
+///   kDense    a matrix: as kPlain; or int8, NAME.weight I8 with NAME.weight_scale BF16
+///             [rows, cols / 32]; or MXFP4, NAME.weight_packed U8 [rows, cols / 2] with
+///             NAME.weight_scale U8 [rows, cols / 32]
+///   kExpert   as kDense; the vendors publish it as MXFP4
 /// What is stored is decided by the names and types that are there, never by the config.
 enum class Role { kVector, kPlain, kDense, kExpert };
 
