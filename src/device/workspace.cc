@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <new>
 
-#include "base/check.h"
-
 namespace triax {
 namespace {
 
@@ -18,7 +16,6 @@ void Workspace::FreeBlock::operator()(std::byte* p) const {
 }
 
 void* Workspace::take_bytes(int64_t bytes) {
-  check(bytes >= 0, "workspace: negative size");
   bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   while (block_ < blocks_.size() && used_ + bytes > blocks_[block_].bytes) {
     ++block_;

@@ -6,6 +6,8 @@
 #include <memory>
 #include <vector>
 
+#include "base/check.h"
+
 namespace triax {
 
 /// A stack of bytes. Blocks are kept when given back, so a step that repeats allocates nothing.
@@ -20,17 +22,25 @@ class Workspace {
   class Scope {
    public:
     explicit Scope(Workspace& workspace)
-        : workspace_(workspace), block_(workspace.block_), used_(workspace.used_) {}
+        : workspace_(workspace),
+          block_(workspace.block_),
+          used_(workspace.used_),
+          depth_(++workspace.depth_) {}
     ~Scope() {
+      --workspace_.depth_;
       workspace_.block_ = block_;
       workspace_.used_ = used_;
     }
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
 
-    /// `count` objects of T, uninitialised; valid until this scope (or an outer one) ends.
+    /// `count` objects of T, uninitialised; valid until this scope ends.
+    /// Errors     aborts while a scope inside this one lives: its end would give the bytes back
     template <typename T>
     T* take(int64_t count) {
+      check(depth_ == workspace_.depth_, "workspace: only the innermost scope takes memory");
+      check(count >= 0 && count <= kBytesMax / static_cast<int64_t>(sizeof(T)),
+            "workspace: size out of range");
       return static_cast<T*>(workspace_.take_bytes(count * static_cast<int64_t>(sizeof(T))));
     }
 
@@ -38,12 +48,14 @@ class Workspace {
     Workspace& workspace_;
     size_t block_;
     int64_t used_;
+    int depth_;
   };
 
   /// Bytes held from the system.
   int64_t bytes_held() const;
 
  private:
+  static constexpr int64_t kBytesMax = int64_t{1} << 46;
   struct FreeBlock {
     void operator()(std::byte* p) const;
   };
@@ -56,6 +68,7 @@ class Workspace {
   std::vector<Block> blocks_;
   size_t block_ = 0;  // index of the block in use
   int64_t used_ = 0;  // bytes used in it
+  int depth_ = 0;     // scopes alive
 };
 
 }  // namespace triax

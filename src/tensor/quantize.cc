@@ -60,10 +60,10 @@ void quantize_row_int8(const float* in, int64_t cols, int8_t* out, Bf16* scales)
       amax = std::max(amax, std::fabs(x[i]));
     }
     scales[block] = to_bf16(amax / 127.0f);
-    const float scale = to_float(scales[block]);
-    const float inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
+    // A scale of 0 (all values 0 or too small for one) divides as 1: every value rounds to 0.
+    const float scale = scales[block].bits == 0 ? 1.0f : to_float(scales[block]);
     for (int64_t i = 0; i < kScaleBlock; ++i) {
-      const float rounded = std::nearbyint(x[i] * inverse);
+      const float rounded = std::nearbyint(x[i] / scale);
       out[block * kScaleBlock + i] = static_cast<int8_t>(std::clamp(rounded, -127.0f, 127.0f));
     }
   }

@@ -23,10 +23,11 @@ uint8_t to_e2m1(float x);
 /// Source     spec/training.md section 6, the rule of compressed-tensors
 uint8_t mxfp4_even_scale(float amax);
 
-/// One row of cols floats (a multiple of 32) to packed nibbles [cols / 2] and scales [cols / 32].
+/// One row of cols finite floats (a multiple of 32) to packed nibbles [cols / 2] and scales
+/// [cols / 32].
 void quantize_row_mxfp4(const float* in, int64_t cols, uint8_t* packed, uint8_t* scales);
 
-/// One row of cols floats (a multiple of 32) to int8 [cols] and bf16 scales [cols / 32];
+/// One row of cols finite floats (a multiple of 32) to int8 [cols] and bf16 scales [cols / 32];
 /// scale = bf16(amax / 127), values rounded to nearest even and clamped to +-127.
 void quantize_row_int8(const float* in, int64_t cols, int8_t* out, Bf16* scales);
 

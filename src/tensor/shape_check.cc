@@ -47,13 +47,13 @@ ShapeCheck& ShapeCheck::typed(std::string_view tensor, const ConstTensorView& vi
   bool fits = view.rank() == static_cast<int>(dims.size());
   int i = 0;
   for (std::string_view dim : dims) {
-    fits = fits && matches(dim, view.size(i));
+    fits = fits && view.size(i) >= 0 && matches(dim, view.size(i));
     ++i;
   }
   if (!fits) {
     fail(fmt::format("'{}' has shape {}, expected {}", tensor, shape_string(view.shape()),
                      expected(dims)));
-  } else if (view.elements() > 0 && view.dtype() != dtype) {
+  } else if (view.dtype() != dtype) {
     fail(fmt::format("'{}' has type {}, expected {}", tensor, dtype_name(view.dtype()),
                      dtype_name(dtype)));
   } else if (view.elements() > 0 && view.empty()) {
@@ -70,8 +70,9 @@ ShapeCheck& ShapeCheck::matrix(std::string_view tensor, const MatrixView& matrix
                                std::string_view rows, std::string_view cols) {
   const bool blocked =
       matrix.format == MatrixFormat::kMxfp4 || matrix.format == MatrixFormat::kInt8;
-  const bool rows_fit = matches(rows, matrix.rows);
-  if (!matches(cols, matrix.cols) || !rows_fit) {
+  const bool rows_fit = matrix.rows >= 0 && matches(rows, matrix.rows);
+  const bool cols_fit = matrix.cols >= 0 && matches(cols, matrix.cols);
+  if (!rows_fit || !cols_fit) {
     fail(fmt::format("matrix '{}' has shape [{}, {}], expected {}", tensor, matrix.rows,
                      matrix.cols, expected({rows, cols})));
   } else if (matrix.empty() && matrix.rows * matrix.cols > 0) {

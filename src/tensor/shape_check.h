@@ -16,8 +16,9 @@ namespace triax {
 ///   ShapeCheck shapes("short_conv");
 ///   shapes.f32("in", in, {"T", "C"}).f32("out", out, {"T", "C"});
 ///   if (!shapes.ok()) return shapes.status();
-/// A name that is a number ("4") is that number. The last dimension must be dense (stride 1)
-/// unless its size is 1. Messages name the operation, the tensor, expected and found.
+/// A name that is a number ("4") is that number. The element type must be right even when there
+/// are no elements. The last dimension must be dense (stride 1) unless its size is 1. Messages name
+/// the operation, the tensor, expected and found.
 class ShapeCheck {
  public:
   explicit ShapeCheck(std::string_view operation) : operation_(operation) {}
@@ -46,7 +47,7 @@ class ShapeCheck {
     std::string_view dim;
     int64_t size;
   };
-  /// The size `dim` stands for, or -1 and a new binding to `size`.
+  /// True when `dim` is a number or bound and equals `size`; an unbound letter binds to it.
   bool matches(std::string_view dim, int64_t size);
   std::string expected(std::initializer_list<std::string_view> dims) const;
   void fail(std::string message);

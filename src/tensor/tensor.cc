@@ -11,6 +11,7 @@ namespace triax {
 namespace {
 
 constexpr size_t kHugePageBytesMin = size_t{1} << 22;
+constexpr int64_t kElementsMax = int64_t{1} << 46;
 
 }  // namespace
 
@@ -37,6 +38,11 @@ Tensor::Memory::~Memory() {
 }
 
 Tensor::Tensor(DType dtype, std::span<const int64_t> shape) {
+  int64_t room = kElementsMax;
+  for (int64_t size : shape) {
+    check(size >= 0 && size <= room, "tensor: size out of range");
+    room /= std::max<int64_t>(size, 1);
+  }
   view_ = TensorView(nullptr, dtype, shape);
   memory_ = Memory(static_cast<size_t>(std::max<int64_t>(bytes(), 1)));
   view_ = TensorView(memory_.data(), dtype, shape);

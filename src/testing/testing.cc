@@ -14,7 +14,11 @@ constexpr float kGuardValue = -12345.678f;
 
 template <typename F>
 void for_each_row(ConstTensorView view, F&& f) {
+  if (view.rank() == 0) {
+    return;
+  }
   const int last = view.rank() - 1;
+  const float* data = view.data<float>();
   const int64_t cols = view.size(last);
   const int64_t rows = cols == 0 ? 0 : view.elements() / cols;
   for (int64_t row = 0; row < rows; ++row) {
@@ -24,7 +28,7 @@ void for_each_row(ConstTensorView view, F&& f) {
       offset += rest % view.size(dim) * view.stride(dim);
       rest /= view.size(dim);
     }
-    f(row, static_cast<const float*>(view.raw()) + offset, cols);
+    f(row, data + offset, cols);
   }
 }
 
@@ -121,7 +125,8 @@ double relative_rms(ConstTensorView a, ConstTensorView b) {
 bool bitwise_equal(ConstTensorView a, ConstTensorView b) {
   const std::vector<float> x = flatten(a);
   const std::vector<float> y = flatten(b);
-  return x.size() == y.size() && std::memcmp(x.data(), y.data(), x.size() * sizeof(float)) == 0;
+  return x.size() == y.size() &&
+         (x.empty() || std::memcmp(x.data(), y.data(), x.size() * sizeof(float)) == 0);
 }
 
 double max_abs_difference(ConstTensorView a, ConstTensorView b) {

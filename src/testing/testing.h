@@ -38,6 +38,7 @@ OwnedMatrix random_matrix(MatrixFormat format, int64_t rows, int64_t cols, uint6
 class GuardedOutput {
  public:
   GuardedOutput(int64_t rows, int64_t cols, int64_t row_stride = 0, int64_t misalign = 0);
+  GuardedOutput(GuardedOutput&&) = default;  // a copy would lie at another alignment
   /// [rows, cols], rows strided.
   TensorView view();
   /// True when nothing outside the view was written.
