@@ -11,6 +11,10 @@
 
 namespace triax::dense {
 
+namespace internal {
+struct Scan;
+}
+
 /// Applied in this order: logit_bias, penalties, temperature, top_k, top_p, min_p.
 struct SamplingParams {
   float temperature = 1.0f;  // >= 0; 0 takes the largest logit (ties: the lowest id)
@@ -21,8 +25,8 @@ struct SamplingParams {
   float presence_penalty = 0.0f;    // [-2, 2]; once for a token that was generated
   float frequency_penalty = 0.0f;   // [-2, 2]; times its count
   uint64_t seed = 0;
-  int32_t top_logprobs = 0;  // [0, 20]: how many alternatives to report
-  std::unordered_map<int32_t, float> logit_bias;
+  int32_t top_logprobs = 0;                            // [0, 20]: how many alternatives to report
+  std::unordered_map<int32_t, float> logit_bias = {};  // added; finite, or -inf to forbid the token
 
   /// Every field within its range; the message names the field, its value and the range.
   Status validate() const;
@@ -37,30 +41,68 @@ struct TokenLogprob {
 struct SampledToken {
   int32_t id = 0;
   float logprob = 0.0f;
-  std::vector<TokenLogprob> top;  // descending, `top_logprobs` of them
+  std::vector<TokenLogprob> top;  // descending (ties: the lower id first), `top_logprobs` of them;
+                                  // fewer when fewer are possible
 };
 
-/// Draws tokens for one sequence. The same seed, settings, logits and history give the same tokens.
+/// Draws tokens for one sequence. The same seed, settings, logits and history give the same tokens,
+/// on every CPU: a draw is one uniform number against the cumulative sum, in double and in the
+/// order of ids, of the weights exp((l - max) / temperature) that the filters leave.
+/// Source     README.md; truth: sampling_test.cc
 class Sampler {
  public:
   /// params must be valid.
   explicit Sampler(SamplingParams params);
 
-  /// Tokens of the prompt: they count for repetition_penalty only.
+  /// Tokens of the prompt: they count for repetition_penalty only. Ids outside the vocabulary (of
+  /// media, say) count for nothing.
   void observe_prompt(std::span<const int32_t> ids);
 
   /// Draws from logits [V] (finite; -inf forbids a token) and counts the token as generated.
-  /// Errors     kInvalidArgument when empty, NaN, +inf, or nothing is left to draw from
+  /// Errors     kInvalidArgument when empty, NaN, +inf, logit_bias names no token of the
+  ///            vocabulary, or nothing is left to draw from; nothing is counted then
   Result<SampledToken> sample(std::span<const float> logits);
 
   const SamplingParams& params() const { return params_; }
 
  private:
+  struct Candidate {
+    double weight;
+    float logit;
+    int32_t id;
+  };
+
+  /// Logits after bias and penalties; a view of `logits` itself when there are none.
+  Result<std::span<const float>> adjust(std::span<const float> logits);
+  void penalise(std::span<float> logits) const;
+
+  /// The draw from adjusted logits, of which `max` is the largest.
+  int32_t draw(std::span<const float> logits, float max);
+  int32_t draw_from_all(double total);
+  int32_t draw_from_kept();
+
+  /// Fill kept_ with what the filters leave, by ascending id.
+  void keep_top_k(std::span<const float> logits, float max);
+  void keep_top_p(std::span<const float> logits, float max, double total);
+
+  /// The last token, by descending logit and ascending id, of the smallest set that reaches top_p.
+  TokenLogprob nucleus_boundary(std::span<const float> logits, float max, double total);
+
+  SampledToken report(std::span<const float> logits, float max, int32_t id) const;
+
   SamplingParams params_;
   Rng rng_;
   std::unordered_map<int32_t, int32_t> generated_;  // token -> count
   std::unordered_map<int32_t, int32_t> prompt_;
-  std::vector<TokenLogprob> candidates_;  // scratch
+  const internal::Scan* scan_;
+
+  // Scratch, kept between calls.
+  std::vector<float> adjusted_;
+  std::vector<double> weights_;
+  std::vector<double> block_sums_;
+  std::vector<double> masses_;
+  std::vector<TokenLogprob> largest_;
+  std::vector<Candidate> kept_;
 };
 
 }  // namespace triax::dense
