@@ -1,0 +1,11 @@
+// The short convolution for AVX-512.
+#include "sequence/lanes/avx512.h"
+#include "sequence/short_conv/short_conv_lanes.h"
+
+namespace triax::sequence {
+
+void short_conv_avx512(const ShortConvProblem& problem, int64_t n, int64_t begin, int64_t end) {
+  short_conv_lanes<Avx512Lanes>(problem, n, begin, end);
+}
+
+}  // namespace triax::sequence
