@@ -57,7 +57,7 @@ void scores(const MlaScores& tile) {
 template <int64_t kWidth>
 void softmax_of(const MlaSoftmax& tile) {
   const auto visible = [&](int64_t j, int64_t w) {
-    return tile.visible == nullptr || j < tile.visible[w];
+    return tile.visible == nullptr || static_cast<float>(j) < tile.visible[w];
   };
   float max[kWidth];
   std::copy(tile.max, tile.max + kWidth, max);

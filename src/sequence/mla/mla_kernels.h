@@ -36,11 +36,11 @@ struct MlaScores {
 struct MlaSoftmax {
   int64_t groups = 1;
   int64_t rows = 0;
-  const int32_t* visible = nullptr;  // [W] or null: all rows
-  float* s = nullptr;                // [rows, W] scores, then weights
-  float* max = nullptr;              // [W]
-  float* sum = nullptr;              // [W]
-  float* alpha = nullptr;            // [W] out
+  const float* visible = nullptr;  // [W] whole numbers, or null: all rows
+  float* s = nullptr;              // [rows, W] scores, then weights
+  float* max = nullptr;            // [W]
+  float* sum = nullptr;            // [W]
+  float* alpha = nullptr;          // [W] out
 };
 
 /// acc[w][c] = alpha[w] acc[w][c] + sum_j p[j][w] v[j][c], j ascending, for the first `lanes`

@@ -124,12 +124,12 @@ class Prefill {
       const float* shared = latents_ + (j - begin) * p_.width() + p_.latent;
       kernels_.scores(
           {groups, queries, key, p_.nope, stride_, shared, p_.shared, p_.width(), rows, s});
-      int32_t visible[kTileQueries];
+      float visible[kTileQueries];
       float alpha[kTileQueries];
       for (int64_t w = 0; w < kTileQueries; ++w) {
         // A padding lane sees what lane 0 sees, so that it stays finite.
         const int64_t sees = position + (w < lanes ? w : 0) + 1 - j;
-        visible[w] = static_cast<int32_t>(std::clamp<int64_t>(sees, 0, kLatentPage));
+        visible[w] = static_cast<float>(std::clamp<int64_t>(sees, 0, kLatentPage));
       }
       const bool masked = position + 1 - j < rows;
       kernels_.softmax({groups, rows, masked ? visible : nullptr, s, max, weight, alpha});
