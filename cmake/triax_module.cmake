@@ -24,7 +24,7 @@ function(triax_module name)
   list(TRANSFORM ARG_DEPS PREPEND triax_)
   add_library(triax_${name} STATIC ${sources})
   target_include_directories(triax_${name} PUBLIC ${CMAKE_SOURCE_DIR}/src)
-  target_link_libraries(triax_${name} PUBLIC ${ARG_DEPS} fmt::fmt-header-only Threads::Threads
+  target_link_libraries(triax_${name} PUBLIC ${ARG_DEPS} fmt::fmt Threads::Threads
                                       PRIVATE triax_flags ${ARG_LIBS})
   if(name STREQUAL "testing")
     target_compile_definitions(triax_testing PUBLIC TRIAX_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
