@@ -195,7 +195,7 @@ Status CheckpointBuilder::collect_tensors() {
     for (const TensorEntry& entry : result_.files_[f].entries()) {
       const std::string_view name = without_prefix(entry.name);
       if (!skipped(name, entry.bytes)) {
-        result_.tensors_.push_back({name, &entry, entry.data, Part::kNorm, f});
+        result_.tensors_.push_back({name, &entry, entry.data, Part::kNorm, Role::kVector, f});
       }
     }
     std::sort(result_.tensors_.begin() + static_cast<std::ptrdiff_t>(first), result_.tensors_.end(),
@@ -225,10 +225,11 @@ Status CheckpointBuilder::check_all() {
     const StoredTensor* tensor = result_.find(name);
     return tensor == nullptr ? FoundTensor{} : FoundTensor{tensor->entry, names[tensor->file]};
   };
-  const auto use = [&](std::string_view name, Part part) {
+  const auto use = [&](std::string_view name, const TensorSpec& spec) {
     const uint32_t index = result_.by_name_.find(name)->second;
     used[index] = true;
-    result_.tensors_[index].part = part;
+    result_.tensors_[index].part = spec.part;
+    result_.tensors_[index].role = spec.role;
   };
   check_tensors(tensor_specs(result_.config_), find, use, problems_);
   for (size_t i = 0; i < used.size(); ++i) {

@@ -27,6 +27,7 @@ struct StoredTensor {
   const TensorEntry* entry = nullptr;
   const std::byte* data = nullptr;  // entry's bytes, or an aligned copy of them
   Part part = Part::kNorm;
+  Role role = Role::kVector;
   uint32_t file = 0;  // index into files()
 };
 

@@ -37,7 +37,7 @@ class TensorChecker {
       missing(spec.name, spec.shape, "");
       return;
     }
-    use_(spec.name, spec.part);
+    use_(spec.name, spec);
     expect_float(spec.name, found);
     const auto equals = [&](const std::vector<int64_t>& shape) {
       return std::ranges::equal(shape, found.entry->shape());
@@ -54,7 +54,7 @@ class TensorChecker {
     const std::string packed = spec.name + ".weight_packed";
     const std::string plain = spec.name + ".weight";
     if (const FoundTensor found = find_(packed); found.entry != nullptr && blocks) {
-      use_(packed, spec.part);
+      use_(packed, spec);
       expect(packed, found, ElementType::kU8, {rows, cols / 2});
       check_scale(spec, ElementType::kU8);
       return;
@@ -64,7 +64,7 @@ class TensorChecker {
       missing(plain, spec.shape, blocks ? " (or .weight_packed with .weight_scale)" : "");
       return;
     }
-    use_(plain, spec.part);
+    use_(plain, spec);
     if (found.entry->type == ElementType::kI8 && blocks) {
       check_scale(spec, ElementType::kBf16);
     } else {
@@ -83,7 +83,7 @@ class TensorChecker {
       missing(name, shape, "");
       return;
     }
-    use_(name, spec.part);
+    use_(name, spec);
     expect(name, found, type, shape);
   }
 

@@ -38,7 +38,7 @@ struct FoundTensor {
 };
 using FindTensor = std::function<FoundTensor(std::string_view name)>;
 /// Told once for each tensor that a spec accounts for.
-using UseTensor = std::function<void(std::string_view name, Part part)>;
+using UseTensor = std::function<void(std::string_view name, const TensorSpec& spec)>;
 
 /// Every spec against the tensors there; what no `use` was told about is surplus.
 void check_tensors(const std::vector<TensorSpec>& specs, const FindTensor& find,
