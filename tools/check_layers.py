@@ -14,6 +14,7 @@ from pathlib import Path
 
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 60
+TEST_LINES_MAX = 100
 SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
 HEADERS = {".h", ".cuh"}
 
@@ -21,6 +22,9 @@ HEADERS = {".h", ".cuh"}
 CONDITIONAL_FOLDERS = ("src/device/cuda/",)
 CONDITIONALS = {
     "#if defined(__x86_64__)": "instruction sets and the pause instruction of x86",
+}
+TEST_CONDITIONALS = {
+    "#ifdef __OPTIMIZE__": "bounds on time that hold in optimised builds only",
 }
 
 # Header of an outside library -> the name in the table's last column.
@@ -72,11 +76,6 @@ def read_table(root):
                 errors.append(f"docs/architecture.md: '{module.name}' (level {module.level}) may "
                               f"include '{name}' (level {modules[name].level}), which is not lower")
     return modules, errors
-
-
-def is_test(path):
-    return re.search(r"_(test|bench|fuzz)\.cc$", path) or path.startswith(
-        ("src/testing/", "tests/", "fuzz/"))
 
 
 def without_comments_and_strings(text):
@@ -151,8 +150,32 @@ class Checker:
         self.modules, self.errors = read_table(root)
         self.folder_graph = {}
         self.module_graph = {}
+        self.includers = {}
         self.files = 0
         self.guards = 0
+
+    def is_test(self, path):
+        """Tests, benches, fuzzers, and headers that only those include."""
+        return self.all_users_match(path, r"_(test|bench|fuzz)\.cc$|^src/testing/|^tests/|^fuzz/")
+
+    def is_vector_code(self, path):
+        """Files of one instruction set, and headers that only those include."""
+        return self.all_users_match(path, r"_(avx2|avx512)\.cc$")
+
+    def all_users_match(self, path, pattern):
+        """True when the path matches, or is a header that ends up only in files that match."""
+        seen, todo, matched = {path}, [path], False
+        while todo:
+            user = todo.pop()
+            if re.search(pattern, user):
+                matched = True
+                continue
+            next_users = self.includers.get(user, set())
+            if not user.endswith(".h") or not next_users:
+                return False
+            todo += next_users - seen
+            seen |= next_users
+        return matched
 
     def report(self, path, line, message):
         self.errors.append(f"{path}:{line}: {message}")
@@ -160,10 +183,16 @@ class Checker:
     def run(self):
         self.check_folders()
         self.check_cmake()
-        for top in ("src", "tests", "fuzz"):
-            for path in sorted((self.root / top).rglob("*")):
-                if path.suffix in SUFFIXES and path.is_file():
-                    self.check_file(path.relative_to(self.root).as_posix(), path)
+        files = {path.relative_to(self.root).as_posix(): path
+                 for top in ("src", "tests", "fuzz")
+                 for path in sorted((self.root / top).rglob("*"))
+                 if path.suffix in SUFFIXES and path.is_file()}
+        for path, file in files.items():
+            for target in re.findall(r'^#\s*include\s+"([^"]+)"', file.read_text(encoding="utf-8"),
+                                     re.MULTILINE):
+                self.includers.setdefault(f"src/{target}", set()).add(path)
+        for path, file in files.items():
+            self.check_file(path, file)
         for what, graph in (("modules", self.module_graph), ("folders", self.folder_graph)):
             cycle = find_cycle(graph)
             if cycle:
@@ -197,10 +226,10 @@ class Checker:
             self.report(path, len(lines), f"{len(lines)} lines, at most {FILE_LINES_MAX}")
         if file.suffix in HEADERS and "#pragma once" not in lines:
             self.report(path, 1, "no '#pragma once'")
+        lines_max = TEST_LINES_MAX if self.is_test(path) else FUNCTION_LINES_MAX
         for begin, length in functions(text):
-            if length > FUNCTION_LINES_MAX:
-                self.report(path, begin, f"a function of {length} lines, at most "
-                            f"{FUNCTION_LINES_MAX}")
+            if length > lines_max:
+                self.report(path, begin, f"a function of {length} lines, at most {lines_max}")
         for number, line in enumerate(lines, 1):
             if line.lstrip().startswith("#"):
                 self.check_directive(path, number, line.strip(), file.suffix)
@@ -213,7 +242,7 @@ class Checker:
         elif angled:
             self.check_library(path, number, angled.group(1))
         elif re.match(r"#\s*(if|ifdef|ifndef|elif)\b", line):
-            if line in CONDITIONALS:
+            if line in CONDITIONALS or (line in TEST_CONDITIONALS and self.is_test(path)):
                 self.guards += 1
             elif not path.startswith(CONDITIONAL_FOLDERS):
                 self.report(path, number, f"conditional compilation: {line}")
@@ -221,19 +250,21 @@ class Checker:
             self.report(path, number, f"a macro in a header: {line}")
 
     def check_own_include(self, path, number, target):
-        if not (self.root / "src" / target).is_file() and not (self.root / target).is_file():
-            self.report(path, number, f'"{target}" is not a path from src/')
+        top = path.split("/")[0]
+        if not (self.root / "src" / target).is_file():
+            if top == "src" or not (self.root / top / target).is_file():
+                self.report(path, number, f'"{target}" is not a path from src/')
             return
-        if not path.startswith("src/") or not (self.root / "src" / target).is_file():
+        if top != "src":
             return  # tests/ and fuzz/ may include every module
         module, other = path.split("/")[1], target.split("/")[0]
         self.folder_graph.setdefault(str(Path(path).parent), set())
         if other == "testing":
-            if not is_test(path):
+            if not self.is_test(path):
                 self.report(path, number, "only tests, benches and fuzzers may include 'testing'")
             return
         folder = (Path("src") / target).parent
-        if folder != Path(path).parent and not is_test(path):
+        if folder != Path(path).parent and not self.is_test(path):
             self.folder_graph[str(Path(path).parent)].add(str(folder))
         if other == module:
             return
@@ -243,16 +274,17 @@ class Checker:
 
     def check_library(self, path, number, header):
         if TEST_LIBRARIES.match(header):
-            if not is_test(path):
+            if not self.is_test(path):
                 self.report(path, number, f"<{header}> outside tests and benches")
         elif INTRINSICS.match(header):
-            if not re.search(r"_(avx2|avx512)\.cc$", path):
-                self.report(path, number, f"<{header}> outside *_avx2.cc and *_avx512.cc")
+            if not self.is_vector_code(path):
+                self.report(path, number, f"<{header}> outside *_avx2.cc, *_avx512.cc and headers "
+                            "of theirs alone")
         elif path.startswith("src/"):
             module = path.split("/")[1]
             for pattern, name in LIBRARIES.items():
                 if (re.match(pattern, header) and module in self.modules and
-                        name not in self.modules[module].libraries and not is_test(path)):
+                        name not in self.modules[module].libraries and not self.is_test(path)):
                     self.report(path, number, f"'{module}' may not use {name} (<{header}>)")
 
 

@@ -24,18 +24,23 @@ SOUND = {
 """,
     "src/CMakeLists.txt": "triax_module(low)\ntriax_module(left DEPS low)\n",
     "src/low/low.h": "#pragma once\n#include <fmt/core.h>\n",
-    "src/low/low_avx2.cc": '#include <immintrin.h>\n#include "low/low.h"\n',
+    "src/low/low_avx2.cc": '#include <immintrin.h>\n#include "low/lanes.h"\n',
+    "src/low/lanes.h": "#pragma once\n#include <immintrin.h>\n",
     "src/left/left.h": '#pragma once\n#include "low/low.h"\n',
     "src/left/a/a.h": "#pragma once\n",
     "src/left/b/b.h": '#pragma once\n#include "left/a/a.h"\n',
-    "src/left/left_test.cc": '#include <gtest/gtest.h>\n#include "testing/testing.h"\n',
+    "src/left/left_test.cc": '#include <gtest/gtest.h>\n#include "left/cases.h"\n'
+                             "#ifdef __OPTIMIZE__\n#endif\n"
+                             "TEST(A, B) {\n" + "  g();\n" * 90 + "}\n",
+    "src/left/cases.h": '#pragma once\n#include <gtest/gtest.h>\n#include "testing/testing.h"\n',
     "src/right/right.cc": '#include "low/low.h"\n#if defined(__x86_64__)\n#endif\n'
                           "int f() {\n" + "  g();\n" * 58 + "}\n",
     "src/app/main.cc": '#include <CLI/CLI.hpp>\n#include "right/right.h"\n'
                        'const char* s = R"(#if { " )"; // {\n',
     "src/right/right.h": "#pragma once\nstruct S {\n" + "  int m(int);\n" * 70 + "};\n",
     "src/testing/testing.h": '#pragma once\n#include "low/low.h"\n',
-    "tests/whole_test.cc": '#include "left/left.h"\n#include "testing/testing.h"\n',
+    "tests/whole_test.cc": '#include "left/left.h"\n#include "golden.h"\n',
+    "tests/golden.h": '#pragma once\n#include "testing/testing.h"\n',
     "fuzz/x_fuzz.cc": '#include "right/right.h"\n',
 }
 
@@ -61,10 +66,19 @@ CASES = {
         {"src/left/l.cc": "#include <nlohmann/json.hpp>\n"}, "'left' may not use nlohmann-json"),
     "intrinsics outside their files": (
         {"src/left/l_cpu.cc": "#include <immintrin.h>\n"}, "<immintrin.h> outside"),
+    "a header of intrinsics that others include": (
+        {"src/low/low_cpu.cc": '#include "low/lanes.h"\n'}, "lanes.h:2: <immintrin.h> outside"),
+    "a header with tests' tools that the library includes": (
+        {"src/left/l.cc": '#include "left/cases.h"\n'}, "cases.h:3: only tests"),
+    "a long test": (
+        {"src/left/left_test.cc": "TEST(A, B) {\n" + "  g();\n" * 99 + "}\n"},
+        "left_test.cc:1: a function of 101 lines"),
     "a relative include": (
         {"src/left/l.cc": '#include "left.h"\n'}, '"left.h" is not a path from src/'),
     "an ifdef": (
         {"src/left/l.cc": "#ifdef NDEBUG\n#endif\n"}, "conditional compilation: #ifdef NDEBUG"),
+    "a condition of tests in the library": (
+        {"src/left/l.cc": "#ifdef __OPTIMIZE__\n#endif\n"}, "#ifdef __OPTIMIZE__"),
     "an if": (
         {"src/left/l.cc": "#if 0\n#endif\n"}, "conditional compilation: #if 0"),
     "a macro in a header": (
