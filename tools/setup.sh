@@ -39,16 +39,16 @@ fi
 
 mapfile -t wanted_required < <(missing "${required[@]}")
 mapfile -t wanted_useful < <(missing "${useful[@]}")
-if [[ ${#wanted_required[@]} -eq 0 && (${#wanted_useful[@]} -eq 0 || -n ${TRIAX_SETUP_MINIMAL:-}) ]]; then
-  exit 0
-fi
+[[ ${#wanted_required[@]} -gt 0 || ${#wanted_useful[@]} -gt 0 ]] || exit 0
 
 as_root=()
 if [[ $(id -u) -ne 0 ]]; then
-  if command -v sudo >/dev/null && { sudo -n true 2>/dev/null || [[ -t 0 ]]; }; then
-    as_root=(sudo)
+  if command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
+    as_root=(sudo -n)
   elif [[ ${#wanted_required[@]} -eq 0 ]]; then
-    exit 0
+    exit 0  # what is only useful is not worth a password
+  elif command -v sudo >/dev/null && [[ -t 0 ]]; then
+    as_root=(sudo)
   else
     give_up "you are not root, and sudo is absent or asks for a password that nobody can type."
   fi
