@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <string>
 
@@ -76,6 +77,38 @@ TEST(BytePair, follows_the_definition_for_any_piece) {
     std::vector<int32_t> ids;
     encoder.encode(piece, ids);
     ASSERT_EQ(ids, merged_by_definition(vocabulary, piece)) << piece;
+  }
+}
+
+/// The 256 bytes and `count` joins of two random tokens over the letters a to d.
+Vocabulary random_vocabulary(Rng& rng, size_t count) {
+  std::vector<std::string> tokens = test_tokens();
+  tokens.resize(256);
+  std::vector<std::string> grown = {"a", "b", "c", "d"};
+  while (grown.size() < count + 4) {
+    const std::string joined = grown[rng.below(grown.size())] + grown[rng.below(grown.size())];
+    if (joined.size() <= 12 && std::find(grown.begin(), grown.end(), joined) == grown.end()) {
+      grown.push_back(joined);
+      tokens.push_back(joined);
+    }
+  }
+  auto vocabulary = Vocabulary::parse(vocabulary_text(tokens), "random vocabulary");
+  check(vocabulary.ok(), vocabulary.status().message());
+  return *std::move(vocabulary);
+}
+
+TEST(BytePair, follows_the_definition_for_any_vocabulary) {
+  Rng rng(2);
+  for (int round = 0; round < 200; ++round) {
+    const Vocabulary vocabulary = random_vocabulary(rng, 4 + rng.below(60));
+    BytePairEncoder encoder(vocabulary);
+    for (int piece_index = 0; piece_index < 10; ++piece_index) {
+      std::string piece(40 + rng.below(100), ' ');
+      for (char& c : piece) c = static_cast<char>('a' + rng.below(4));
+      std::vector<int32_t> ids;
+      encoder.encode(piece, ids);
+      ASSERT_EQ(ids, merged_by_definition(vocabulary, piece)) << piece;
+    }
   }
 }
 
