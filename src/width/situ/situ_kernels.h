@@ -18,6 +18,9 @@ void gated_activation_row_avx2(const Activation& activation, const float* gate, 
 void gated_activation_row_avx512(const Activation& activation, const float* gate, const float* up,
                                  int64_t size, float* out);
 
+/// One element in double.
+double activate_reference(const Activation& activation, double gate, double up);
+
 void gated_activation_reference(const Activation& activation, ConstTensorView gate,
                                 ConstTensorView up, TensorView out);
 

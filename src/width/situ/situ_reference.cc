@@ -11,7 +11,9 @@ double sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
 // x sigmoid(x); its limit at minus infinity is 0, where the product of the limits is undefined.
 double silu(double x) { return std::isinf(x) && x < 0.0 ? 0.0 : x * sigmoid(x); }
 
-double activate(const Activation& activation, double gate, double up) {
+}  // namespace
+
+double activate_reference(const Activation& activation, double gate, double up) {
   if (activation.kind == Activation::Kind::kSilu) {
     return silu(gate) * up;
   }
@@ -21,8 +23,6 @@ double activate(const Activation& activation, double gate, double up) {
   return b * std::tanh(gate / b) * sigmoid(gate) * l * std::tanh(up / l);
 }
 
-}  // namespace
-
 void gated_activation_reference(const Activation& activation, ConstTensorView gate,
                                 ConstTensorView up, TensorView out) {
   for (int64_t t = 0; t < gate.size(0); ++t) {
@@ -31,7 +31,7 @@ void gated_activation_reference(const Activation& activation, ConstTensorView ga
     float* o = out.data<float>() + t * out.stride(0);
     for (int64_t f = 0; f < gate.size(1); ++f) {
       o[f] = static_cast<float>(
-          activate(activation, static_cast<double>(g[f]), static_cast<double>(u[f])));
+          activate_reference(activation, static_cast<double>(g[f]), static_cast<double>(u[f])));
     }
   }
 }

@@ -1,0 +1,22 @@
+// What the files of this folder share.
+#pragma once
+
+#include "width/latent_moe/latent_moe.h"
+
+namespace triax::width::internal {
+
+inline bool empty(const MlpWeights& mlp) {
+  return mlp.gate.empty() && mlp.up.empty() && mlp.down.empty();
+}
+
+/// Arguments are checked; T > 0.
+void gated_mlp_reference(const MlpWeights& weights, const Activation& activation,
+                         ConstTensorView in, TensorView out);
+Status gated_mlp_cpu(const Device& device, const MlpWeights& weights, const Activation& activation,
+                     dense::Activations precision, ConstTensorView in, TensorView out);
+
+/// Arguments are checked and the routes taken; T > 0.
+void latent_moe_reference(const LatentMoeArgs& args);
+Status latent_moe_cpu(const Device& device, const LatentMoeArgs& args);
+
+}  // namespace triax::width::internal
