@@ -19,14 +19,17 @@ struct DotTile {
 
   void step(int64_t d, int count) {
     typename L::Reg x[kSources];
+#pragma GCC unroll 8
     for (int i = 0; i < kSources; ++i) {
       x[i] = L::load_some(v[i] + d, count);
       if constexpr (kSquares) {
         square[i] = L::fma(x[i], x[i], square[i]);
       }
     }
+#pragma GCC unroll 8
     for (int q = 0; q < kQueries; ++q) {
       const auto y = L::load_some(query[q] + d, count);
+#pragma GCC unroll 8
       for (int i = 0; i < kSources; ++i) {
         dot[q][i] = L::fma(y, x[i], dot[q][i]);
       }
@@ -37,12 +40,15 @@ struct DotTile {
 template <typename L, int kQueries, int kSources, bool kSquares>
 void dot_tile(const AttnResDots& t, int64_t query, int64_t source) {
   DotTile<L, kQueries, kSources, kSquares> tile;
+#pragma GCC unroll 8
   for (int i = 0; i < kSources; ++i) {
     tile.v[i] = t.v[source + i];
     tile.square[i] = L::zero();
   }
+#pragma GCC unroll 8
   for (int q = 0; q < kQueries; ++q) {
     tile.query[q] = t.queries + (query + q) * t.query_stride;
+#pragma GCC unroll 8
     for (int i = 0; i < kSources; ++i) {
       tile.dot[q][i] = L::zero();
     }
@@ -54,10 +60,12 @@ void dot_tile(const AttnResDots& t, int64_t query, int64_t source) {
   if (d < t.dim) {
     tile.step(d, static_cast<int>(t.dim - d));
   }
+#pragma GCC unroll 8
   for (int i = 0; i < kSources; ++i) {
     if constexpr (kSquares) {
       t.squares[source + i] = L::sum(tile.square[i]);
     }
+#pragma GCC unroll 8
     for (int q = 0; q < kQueries; ++q) {
       t.dots[(query + q) * t.sources + source + i] = L::sum(tile.dot[q][i]);
     }
@@ -93,7 +101,9 @@ template <typename L, int kQueries, int kVecs>
 void mix_block(const AttnResMix& t, int64_t query, int64_t d, int count) {
   const float* weights = t.weights + query * t.sources;
   typename L::Reg sum[kQueries][kVecs];
+#pragma GCC unroll 8
   for (int q = 0; q < kQueries; ++q) {
+#pragma GCC unroll 8
     for (int v = 0; v < kVecs; ++v) {
       sum[q][v] = L::zero();
     }
@@ -101,19 +111,24 @@ void mix_block(const AttnResMix& t, int64_t query, int64_t d, int count) {
   for (int64_t i = 0; i < t.sources; ++i) {
     const float* row = t.v[i] + d;
     typename L::Reg x[kVecs];
+#pragma GCC unroll 8
     for (int v = 0; v < kVecs; ++v) {
       x[v] =
           v + 1 < kVecs ? L::load(row + v * L::kWidth) : L::load_some(row + v * L::kWidth, count);
     }
+#pragma GCC unroll 8
     for (int q = 0; q < kQueries; ++q) {
       const auto weight = L::set(weights[q * t.sources + i]);
+#pragma GCC unroll 8
       for (int v = 0; v < kVecs; ++v) {
         sum[q][v] = L::fma(weight, x[v], sum[q][v]);
       }
     }
   }
+#pragma GCC unroll 8
   for (int q = 0; q < kQueries; ++q) {
     float* out = t.out + (query + q) * t.out_stride + d;
+#pragma GCC unroll 8
     for (int v = 0; v + 1 < kVecs; ++v) {
       L::store(out + v * L::kWidth, sum[q][v]);
     }

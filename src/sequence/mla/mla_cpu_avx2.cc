@@ -11,7 +11,7 @@ namespace {
 struct MlaAvx2 {
   using Reg = __m256;
   static constexpr int kWidth = 8;
-  static constexpr int kScoreRows = 4;
+  static constexpr int kScoreRows = 6;
   static constexpr int kSumVecs = 2;
 
   static Reg zero() { return _mm256_setzero_ps(); }
@@ -24,6 +24,7 @@ struct MlaAvx2 {
   static void store_some(float* p, Reg x, int n) {
     n == kWidth ? store(p, x) : _mm256_maskstore_ps(p, first(n), x);
   }
+  static void prefetch(const float* p) { _mm_prefetch(p, _MM_HINT_T0); }
   static Reg add(Reg a, Reg b) { return _mm256_add_ps(a, b); }
   static Reg sub(Reg a, Reg b) { return _mm256_sub_ps(a, b); }
   static Reg mul(Reg a, Reg b) { return _mm256_mul_ps(a, b); }

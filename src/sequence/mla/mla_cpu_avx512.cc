@@ -20,6 +20,7 @@ struct MlaAvx512 {
   static void store(float* p, Reg x) { _mm512_storeu_ps(p, x); }
   static Reg load_some(const float* p, int n) { return _mm512_maskz_loadu_ps(first(n), p); }
   static void store_some(float* p, Reg x, int n) { _mm512_mask_storeu_ps(p, first(n), x); }
+  static void prefetch(const float* p) { _mm_prefetch(p, _MM_HINT_T0); }
   static Reg add(Reg a, Reg b) { return _mm512_add_ps(a, b); }
   static Reg sub(Reg a, Reg b) { return _mm512_sub_ps(a, b); }
   static Reg mul(Reg a, Reg b) { return _mm512_mul_ps(a, b); }

@@ -201,8 +201,10 @@ class Decode {
     for (int64_t token = begin; token < end; token += kLatentPage) {
       const float* latents = p_.latent_row(sequence.index, token);
       const int64_t rows = std::min(kLatentPage, end - token);
+      const float* next =
+          token + kLatentPage < end ? p_.latent_row(sequence.index, token + kLatentPage) : nullptr;
       kernels_.scores(
-          {groups, queries(i, tile), latents, p_.width(), stride, latents, 0, 0, rows, s});
+          {groups, queries(i, tile), latents, p_.width(), stride, next, latents, 0, 0, rows, s});
       kernels_.softmax({groups, rows, nullptr, s, max, weight, alpha});
       kernels_.weighted_sum(
           {groups, tile_heads(tile), rows, p_.latent, s, alpha, latents, stride, sums, latent_});

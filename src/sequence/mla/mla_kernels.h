@@ -22,6 +22,7 @@ struct MlaScores {
   const float* b0 = nullptr;
   int64_t depth0 = 0;
   int64_t stride0 = 0;
+  const float* next0 = nullptr;  // what the caller reads after the last row of b0, or null
   const float* b1 = nullptr;
   int64_t depth1 = 0;
   int64_t stride1 = 0;

@@ -9,6 +9,8 @@
 namespace triax::sequence {
 namespace {
 
+constexpr int64_t kCacheLine = 16;  // floats
+
 /// 2^x for x <= 0, about 1 ulp; below 2^-126 it is 0.
 template <typename L>
 inline typename L::Reg exp2_negative(typename L::Reg x) {
@@ -30,24 +32,43 @@ inline typename L::Reg exp2_negative(typename L::Reg x) {
 template <typename L, int kVecs, int kRows>
 struct ScoreBlock {
   typename L::Reg sum[kRows][kVecs];
+  const float* row[kRows];
 
-  void add(const float* a, int64_t width, const float* b, int64_t stride, int64_t depth) {
-    const float* row[kRows];
+  void step(const float* a, int64_t k) {
+    typename L::Reg x[kVecs];
+#pragma GCC unroll 16
+    for (int v = 0; v < kVecs; ++v) {
+      x[v] = L::load(a + v * L::kWidth);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+      const auto y = L::set(row[i][k]);
+#pragma GCC unroll 16
+      for (int v = 0; v < kVecs; ++v) {
+        sum[i][v] = L::fma(x[v], y, sum[i][v]);
+      }
+    }
+  }
+
+  /// `next`: the rows that come after these, fetched meanwhile.
+  void add(const float* a, int64_t width, const float* b, int64_t stride, int64_t depth,
+           const float* next) {
+#pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) {
       row[i] = b + i * stride;
     }
-    for (int64_t k = 0; k < depth; ++k) {
-      typename L::Reg x[kVecs];
-      for (int v = 0; v < kVecs; ++v) {
-        x[v] = L::load(a + k * width + v * L::kWidth);
-      }
-#pragma GCC unroll 12
+    int64_t k = 0;
+    for (; k + kCacheLine <= depth; k += kCacheLine) {
+#pragma GCC unroll 16
       for (int i = 0; i < kRows; ++i) {
-        const auto y = L::set(row[i][k]);
-        for (int v = 0; v < kVecs; ++v) {
-          sum[i][v] = L::fma(x[v], y, sum[i][v]);
-        }
+        L::prefetch(next + i * stride + k);
       }
+      for (int64_t i = k; i < k + kCacheLine; ++i) {
+        step(a + i * width, i);
+      }
+    }
+    for (; k < depth; ++k) {
+      step(a + k * width, k);
     }
   }
 };
@@ -55,14 +76,21 @@ struct ScoreBlock {
 template <typename L, int kVecs, int kRows>
 void score_rows(const MlaScores& t, int64_t width, int64_t lane, int64_t j) {
   ScoreBlock<L, kVecs, kRows> block;
+#pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 16
     for (int v = 0; v < kVecs; ++v) {
       block.sum[i][v] = L::zero();
     }
   }
-  block.add(t.a + lane, width, t.b0 + j * t.stride0, t.stride0, t.depth0);
-  block.add(t.a + t.depth0 * width + lane, width, t.b1 + j * t.stride1, t.stride1, t.depth1);
+  const float* row = t.b0 + j * t.stride0;
+  const float* next = j + kRows < t.rows || t.next0 == nullptr ? row + kRows * t.stride0 : t.next0;
+  block.add(t.a + lane, width, row, t.stride0, t.depth0, next);
+  row = t.b1 + j * t.stride1;
+  block.add(t.a + t.depth0 * width + lane, width, row, t.stride1, t.depth1, row);
+#pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 16
     for (int v = 0; v < kVecs; ++v) {
       L::store(t.s + (j + i) * width + lane + v * L::kWidth, block.sum[i][v]);
     }
@@ -133,9 +161,11 @@ void softmax_lanes(const MlaSoftmax& t) {
 template <typename L, int kLanes, int kVecs>
 void sum_block(const MlaWeightedSum& t, int64_t width, int64_t lane, int64_t col, int count) {
   typename L::Reg acc[kLanes][kVecs];
+#pragma GCC unroll 16
   for (int i = 0; i < kLanes; ++i) {
     const float* from = t.acc + (lane + i) * t.acc_stride + col;
     const auto alpha = L::set(t.alpha[lane + i]);
+#pragma GCC unroll 16
     for (int v = 0; v < kVecs; ++v) {
       const auto x =
           v + 1 < kVecs ? L::load(from + v * L::kWidth) : L::load_some(from + v * L::kWidth, count);
@@ -146,19 +176,24 @@ void sum_block(const MlaWeightedSum& t, int64_t width, int64_t lane, int64_t col
     const float* row = t.v + j * t.v_stride + col;
     const float* p = t.p + j * width + lane;
     typename L::Reg x[kVecs];
+#pragma GCC unroll 16
     for (int v = 0; v < kVecs; ++v) {
       x[v] =
           v + 1 < kVecs ? L::load(row + v * L::kWidth) : L::load_some(row + v * L::kWidth, count);
     }
+#pragma GCC unroll 16
     for (int i = 0; i < kLanes; ++i) {
       const auto weight = L::set(p[i]);
+#pragma GCC unroll 16
       for (int v = 0; v < kVecs; ++v) {
         acc[i][v] = L::fma(weight, x[v], acc[i][v]);
       }
     }
   }
+#pragma GCC unroll 16
   for (int i = 0; i < kLanes; ++i) {
     float* to = t.acc + (lane + i) * t.acc_stride + col;
+#pragma GCC unroll 16
     for (int v = 0; v + 1 < kVecs; ++v) {
       L::store(to + v * L::kWidth, acc[i][v]);
     }
@@ -221,15 +256,18 @@ template <typename L, int kVecs>
 void add_rows_block(const float* rows, int64_t stride, int64_t count, const float* factor,
                     float* out) {
   typename L::Reg sum[kVecs];
+#pragma GCC unroll 16
   for (int v = 0; v < kVecs; ++v) {
     sum[v] = L::load(out + v * L::kWidth);
   }
   for (int64_t i = 0; i < count; ++i) {
     const auto f = L::set(factor[i]);
+#pragma GCC unroll 16
     for (int v = 0; v < kVecs; ++v) {
       sum[v] = L::fma(f, L::load(rows + i * stride + v * L::kWidth), sum[v]);
     }
   }
+#pragma GCC unroll 16
   for (int v = 0; v < kVecs; ++v) {
     L::store(out + v * L::kWidth, sum[v]);
   }
@@ -250,15 +288,18 @@ void add_rows_lanes(const float* rows, int64_t stride, int64_t count, const floa
 template <typename L, int kRows>
 void dot_rows_block(const float* rows, int64_t stride, const float* x, int64_t cols, float* out) {
   typename L::Reg sum[kRows];
+#pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) {
     sum[i] = L::zero();
   }
   for (int64_t c = 0; c < cols; c += L::kWidth) {
     const auto y = L::load(x + c);
+#pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) {
       sum[i] = L::fma(L::load(rows + i * stride + c), y, sum[i]);
     }
   }
+#pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) {
     out[i] = L::sum(sum[i]);
   }

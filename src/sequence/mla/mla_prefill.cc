@@ -31,7 +31,7 @@ class Prefill {
     heads_ = std::clamp<int64_t>(kExpandedFloatsMax / head_floats, 1, p_.heads);
     const int64_t threads = device_.threads->threads();
     latents_ = scope_.take<float>(block * p_.width());
-    expanded_ = scope_.take<float>(block * heads_ * head_width());
+    expanded_ = scope_.take<float>(block * row_stride(heads_));
     max_ = scope_.take<float>(heads_ * tiles_ * kTileQueries);
     weight_ = scope_.take<float>(heads_ * tiles_ * kTileQueries);
     queries_ = scope_.take<float>(threads * (p_.nope + p_.shared) * kTileQueries);
@@ -46,9 +46,11 @@ class Prefill {
         if (Status status = expand(head, count, begin, end); !status.ok()) {
           return status;
         }
+        // Tiles of one head follow each other: its keys and values stay in the second cache.
         const int64_t first = std::max<int64_t>(0, begin - p_.start(n_)) / kTileQueries;
-        device_.threads->run(count * (tiles_ - first), [&](int64_t task, int worker) {
-          attend(head, task % count, first + task / count, begin, end, worker);
+        const int64_t left = tiles_ - first;
+        device_.threads->run(count * left, [&](int64_t task, int worker) {
+          attend(head, task / left, first + task % left, begin, end, worker);
         });
       }
     }
@@ -57,6 +59,9 @@ class Prefill {
 
  private:
   int64_t head_width() const { return p_.nope + p_.value; }
+
+  /// One cache line more than a row holds: rows a power of two apart would share cache sets.
+  int64_t row_stride(int64_t heads) const { return round_up(heads * head_width(), 16) + 16; }
 
   /// Keys and values of tokens [begin, end) for `count` heads. The rows are padded with zeros to
   /// whole pages, so that a row's bits do not depend on how many tokens follow.
@@ -68,8 +73,9 @@ class Prefill {
     dense::Product product;
     product.in = ConstTensorView(latents_, {rows, p_.latent}).with_stride(0, p_.width());
     product.weight = p_.args->kv_b.row_range(head * head_width(), (head + count) * head_width());
-    product.out = TensorView(expanded_, {rows, count * head_width()});
-    stride_ = count * head_width();
+    product.out =
+        TensorView(expanded_, {rows, count * head_width()}).with_stride(0, row_stride(count));
+    stride_ = row_stride(count);
     return dense::linear(device_, product);
   }
 
@@ -122,8 +128,9 @@ class Prefill {
       const int64_t rows = std::min(kLatentPage, last - j);
       const float* key = expanded_ + (j - begin) * stride_ + local * head_width();
       const float* shared = latents_ + (j - begin) * p_.width() + p_.latent;
+      const float* next = j + kLatentPage < last ? key + kLatentPage * stride_ : nullptr;
       kernels_.scores(
-          {groups, queries, key, p_.nope, stride_, shared, p_.shared, p_.width(), rows, s});
+          {groups, queries, key, p_.nope, stride_, next, shared, p_.shared, p_.width(), rows, s});
       float visible[kTileQueries];
       float alpha[kTileQueries];
       for (int64_t w = 0; w < kTileQueries; ++w) {
@@ -154,7 +161,7 @@ class Prefill {
   int64_t heads_ = 0;          // expanded at a time
   int64_t stride_ = 0;         // of expanded_, with the heads that it holds now
   float* latents_ = nullptr;   // [block, R + E]
-  float* expanded_ = nullptr;  // [block, heads, D + V]
+  float* expanded_ = nullptr;  // [block, heads, D + V], rows padded
   float* max_ = nullptr;       // [heads, tiles, W]
   float* weight_ = nullptr;    // [heads, tiles, W]
   float* queries_ = nullptr;   // [threads, D + E, W]
