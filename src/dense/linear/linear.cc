@@ -15,6 +15,7 @@ namespace {
 using linear_internal::kColumnPad;
 using linear_internal::Kernels;
 using linear_internal::kPanelRows;
+using linear_internal::kRecordBytes;
 using linear_internal::QuantizedRow;
 using linear_internal::Range;
 using linear_internal::Tiling;
@@ -54,17 +55,20 @@ bool blocked(MatrixFormat format) {
 }
 
 // How the activations of a product lie in memory once prepared.
-enum class Layout { kAsIs, kDecodeOrder, kTiles, kInt8 };
+enum class Layout { kAsIs, kDecodeOrder, kTiles, kInt8, kInt8Tiles };
+
+bool in_tiles(Layout layout) { return layout == Layout::kTiles || layout == Layout::kInt8Tiles; }
 
 // One input that is prepared; several products may read it.
 struct Input {
   Layout layout = Layout::kAsIs;
-  MatrixFormat format = MatrixFormat::kF32;  // matters for kInt8
+  MatrixFormat format = MatrixFormat::kF32;  // matters for int8
   const float* in = nullptr;
   int64_t tokens = 0;
   int64_t cols = 0;
   int64_t stride = 0;
   float* x = nullptr;
+  uint8_t* records = nullptr;
   QuantizedRow q;
   int64_t first_unit = 0;  // of all inputs' rows or tiles, one after the other
   int64_t units = 0;
@@ -72,7 +76,7 @@ struct Input {
   bool same(const Input& other) const {
     return layout == other.layout && in == other.in && tokens == other.tokens &&
            cols == other.cols && stride == other.stride &&
-           (layout != Layout::kInt8 || format == other.format);
+           (format == other.format || layout == Layout::kTiles || layout == Layout::kAsIs);
   }
 };
 
@@ -131,6 +135,7 @@ class Plan {
   void allocate(Input& input);
   void prepare();
   void prepare_unit(int64_t unit);
+  void prepare_tile(const Input& input, int64_t tile);
   void split();
   void run_task(int64_t task, std::byte* scratch);
 
@@ -179,16 +184,18 @@ void Plan::add(const Product& product, Activations activations, int64_t index) {
   cols_max_ = std::max(cols_max_, work.cols);
   Layout layout = Layout::kAsIs;
   if (activations == Activations::kInt8 && blocked(work.format)) {
-    layout = Layout::kInt8;
+    const bool rows = decodes(work) || kernels_.quantize_tile == nullptr;
+    layout = rows ? Layout::kInt8 : Layout::kInt8Tiles;
   } else if (!decodes(work)) {
     layout = kernels_.pack_tile != nullptr ? Layout::kTiles : Layout::kAsIs;
   } else if (work.format == MatrixFormat::kMxfp4 && kernels_.pack_decode != nullptr) {
     layout = Layout::kDecodeOrder;
   }
   const Input& input = input_of(work, product, layout);
-  work.int8 = layout == Layout::kInt8;
+  work.int8 = layout == Layout::kInt8 || layout == Layout::kInt8Tiles;
   work.x = layout == Layout::kAsIs ? input.in : input.x;
   work.x_stride = layout == Layout::kAsIs ? input.stride : round_up(work.cols, kColumnPad);
+  work.records = input.records;
   work.q = input.q.values;
   work.q_scales = input.q.scales;
   work.q_sums = input.q.sums;
@@ -217,7 +224,8 @@ const Input& Plan::input_of(const Work& work, const Product& product, Layout lay
 
 void Plan::allocate(Input& input) {
   const int64_t padded = round_up(input.cols, kColumnPad);
-  input.units = input.tokens;
+  input.units =
+      in_tiles(input.layout) ? divide_up(input.tokens, kernels_.tile_rows_max) : input.tokens;
   switch (input.layout) {
     case Layout::kAsIs:
       input.units = 0;
@@ -227,7 +235,9 @@ void Plan::allocate(Input& input) {
       break;
     case Layout::kTiles:
       input.x = scope_.take<float>(input.tokens * input.cols);
-      input.units = divide_up(input.tokens, kernels_.tile_rows_max);
+      break;
+    case Layout::kInt8Tiles:
+      input.records = scope_.take<uint8_t>(input.tokens * input.cols / kScaleBlock * kRecordBytes);
       break;
     case Layout::kInt8:
       input.q.values = scope_.take<int8_t>(input.tokens * padded);
@@ -274,11 +284,20 @@ void Plan::prepare_unit(int64_t unit) {
   } else if (input.layout == Layout::kDecodeOrder) {
     kernels_.pack_decode(row, input.cols, input.x + index * padded);
   } else {
-    const Tiling tiling = make_tiling(input.tokens, kernels_.tile_rows_max);
-    const int64_t begin = tile_begin(tiling, index);
-    kernels_.pack_tile(input.in + begin * input.stride, input.stride,
-                       tile_begin(tiling, index + 1) - begin, input.cols,
-                       input.x + begin * input.cols);
+    prepare_tile(input, index);
+  }
+}
+
+void Plan::prepare_tile(const Input& input, int64_t tile) {
+  const Tiling tiling = make_tiling(input.tokens, kernels_.tile_rows_max);
+  const int64_t begin = tile_begin(tiling, tile);
+  const int64_t rows = tile_begin(tiling, tile + 1) - begin;
+  const float* in = input.in + begin * input.stride;
+  if (input.layout == Layout::kTiles) {
+    kernels_.pack_tile(in, input.stride, rows, input.cols, input.x + begin * input.cols);
+  } else {
+    kernels_.quantize_tile(in, input.stride, rows, input.cols, input.format,
+                           input.records + begin * input.cols / kScaleBlock * kRecordBytes);
   }
 }
 

@@ -178,6 +178,7 @@ void prefill_avx512_any(const Work& work, const Range& range, std::byte* scratch
 Kernels portable_kernels() {
   return {.tile_rows_max = 1,
           .quantize = quantize,
+          .quantize_tile = nullptr,
           .pack_decode = nullptr,
           .pack_tile = nullptr,
           .decode = decode,
@@ -188,6 +189,7 @@ Kernels portable_kernels() {
 Kernels avx2_kernels() {
   return {.tile_rows_max = kTileRowsAvx2,
           .quantize = quantize_avx2,
+          .quantize_tile = nullptr,
           .pack_decode = pack_decode_avx2,
           .pack_tile = pack_tile_avx2,
           .decode = decode_avx2,
@@ -198,6 +200,7 @@ Kernels avx2_kernels() {
 Kernels avx512_kernels() {
   return {.tile_rows_max = kTileRowsAvx512,
           .quantize = quantize_avx512,
+          .quantize_tile = quantize_tile_avx512,
           .pack_decode = pack_decode_avx512,
           .pack_tile = pack_tile_avx512,
           .decode = decode_avx512,

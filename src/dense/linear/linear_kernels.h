@@ -25,14 +25,15 @@ struct Work {
   int64_t scale_row_bytes = 0;
 
   int64_t tokens = 0;  // T
-  bool int8 = false;   // q, q_scales, q_sums are set, else x
+  bool int8 = false;   // records, or q, q_scales and q_sums are set, else x
   /// Decode: [T, x_stride], in the order of Kernels::pack_decode when there is one.
   /// Prefill: tiles (Tiling), each [C, rows of the tile], one after the other, if pack_tile is set.
   const float* x = nullptr;
   int64_t x_stride = 0;
-  const int8_t* q = nullptr;        // [T, q_stride], written by Kernels::quantize
-  const float* q_scales = nullptr;  // [T, q_block_stride]
-  const int32_t* q_sums = nullptr;  // [T, q_block_stride]
+  const uint8_t* records = nullptr;  // prefill, if quantize_tile is set: tiles of [C / 32, rows]
+  const int8_t* q = nullptr;         // else [T, q_stride], written by Kernels::quantize
+  const float* q_scales = nullptr;   // [T, q_block_stride]
+  const int32_t* q_sums = nullptr;   // [T, q_block_stride]
   int64_t q_stride = 0;
   int64_t q_block_stride = 0;
 
@@ -62,12 +63,19 @@ struct QuantizedRow {
   int32_t* sums = nullptr;   // of a block, times the kernels' own factor
 };
 
+/// A block of one token in a tile: 32 int8, the scale, the sum. In a tile of M tokens the first 4
+/// columns (as in QuantizedRow) of all tokens come first, then the next 4, ..., M scales, M sums.
+constexpr int64_t kRecordBytes = 40;
+
 /// The kernels of one instruction set.
 struct Kernels {
-  int64_t tile_rows_max = 0;  // float prefill
+  int64_t tile_rows_max = 0;  // of prefill
   /// One row of x to int8: scale = amax / 127, value = round(x * (127 / amax)), to even.
   /// amax below 2^-100 counts as zero; NaN or infinity makes the block's scale NaN.
   void (*quantize)(const float* x, int64_t cols, MatrixFormat format, const QuantizedRow& row);
+  /// The same for the rows of a tile; null: prefill reads rows, as decode does.
+  void (*quantize_tile)(const float* x, int64_t stride, int64_t rows, int64_t cols,
+                        MatrixFormat format, uint8_t* records);
   /// Reorders one row for MXFP4 decode, padded with zeros to kColumnPad; null: read as it is.
   void (*pack_decode)(const float* x, int64_t cols, float* packed);
   /// rows of x to [cols, rows]; null: prefill reads x as decode does.
@@ -94,6 +102,8 @@ int64_t scratch_bytes_avx2(int64_t cols);
 constexpr int64_t kTileRowsAvx2 = 6;
 
 void quantize_avx512(const float* x, int64_t cols, MatrixFormat format, const QuantizedRow& row);
+void quantize_tile_avx512(const float* x, int64_t stride, int64_t rows, int64_t cols,
+                          MatrixFormat format, uint8_t* records);
 void pack_decode_avx512(const float* x, int64_t cols, float* packed);
 void pack_tile_avx512(const float* x, int64_t stride, int64_t rows, int64_t cols, float* packed);
 void decode_avx512(const Work& work, int64_t begin, int64_t end, std::byte* scratch);

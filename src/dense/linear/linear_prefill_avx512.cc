@@ -3,58 +3,17 @@
 #include <immintrin.h>
 
 #include "dense/linear/linear_kernels.h"
+#include "dense/linear/linear_rows_avx512.h"
 
 namespace triax::dense::linear_internal {
 namespace {
 
-constexpr int64_t kLanes = 16;
-constexpr int64_t kWidth = 32;   // weight rows of a panel
-constexpr int64_t kDepth = 256;  // columns of a panel: 32 KiB of floats
-constexpr int64_t kPanels = 4;   // panels unpacked before tokens pass over them
+constexpr int64_t kWidth = 32;    // weight rows of a panel
+constexpr int64_t kDepth = 256;   // columns of a panel: 32 KiB of floats
+constexpr int64_t kPanels = 4;    // panels that share the columns of many tokens
+constexpr int64_t kTokens = 480;  // tokens whose sums are held between the depths
 constexpr int64_t kPanelFloats = kWidth * kDepth;
-
-int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
-// 16 rows; rows beyond the matrix repeat the last one and are not stored.
-struct Rows16 {
-  Rows16(const uint8_t* base, int64_t stride, int64_t row, int64_t rows) {
-    for (int64_t i = 0; i < kLanes; ++i) {
-      p[i] = base + smaller(row + i, rows - 1) * stride;
-    }
-  }
-  const uint8_t* p[kLanes];
-};
-
-struct Whole {
-  static __m128i load(const uint8_t* p, int64_t) {
-    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-  }
-};
-struct Part {
-  static __m128i load(const uint8_t* p, int64_t bytes) {
-    return _mm_maskz_loadu_epi8(static_cast<__mmask16>((1U << bytes) - 1U), p);
-  }
-};
-
-// 16 bytes at `offset` of every row; out[d] holds dword d of all rows.
-template <typename Load>
-void transpose(const Rows16& rows, int64_t offset, int64_t bytes, __m512i (&out)[4]) {
-  __m512i z[4];
-  for (int i = 0; i < 4; ++i) {
-    __m512i v = _mm512_castsi128_si512(Load::load(rows.p[i] + offset, bytes));
-    v = _mm512_inserti32x4(v, Load::load(rows.p[i + 4] + offset, bytes), 1);
-    v = _mm512_inserti32x4(v, Load::load(rows.p[i + 8] + offset, bytes), 2);
-    z[i] = _mm512_inserti32x4(v, Load::load(rows.p[i + 12] + offset, bytes), 3);
-  }
-  const __m512i a = _mm512_unpacklo_epi32(z[0], z[1]);
-  const __m512i b = _mm512_unpackhi_epi32(z[0], z[1]);
-  const __m512i c = _mm512_unpacklo_epi32(z[2], z[3]);
-  const __m512i d = _mm512_unpackhi_epi32(z[2], z[3]);
-  out[0] = _mm512_unpacklo_epi64(a, c);
-  out[1] = _mm512_unpackhi_epi64(a, c);
-  out[2] = _mm512_unpacklo_epi64(b, d);
-  out[3] = _mm512_unpackhi_epi64(b, d);
-}
+constexpr int64_t kSumFloats = kWidth * kTokens;
 
 // Formats: `kColumns` in 16 bytes; unpack() writes those of 16 rows, one column every kWidth.
 struct UnpackF32 {
@@ -122,32 +81,10 @@ struct UnpackInt8 {
   }
 };
 
-// Scales of 16 rows, blocks [block, block + n), n <= 8, as floats.
-void unpack_scales(const Work& work, int64_t row, int64_t block, int64_t n, __m512 (&scales)[8]) {
-  const Rows16 rows(work.scales, work.scale_row_bytes, row, work.rows);
-  __m512i v[4];
-  if (work.format == MatrixFormat::kMxfp4) {
-    transpose<Part>(rows, block, n, v);
-    for (int b = 0; b < 8; ++b) {
-      const __m512i s = _mm512_and_si512(_mm512_srlv_epi32(v[b / 4], _mm512_set1_epi32(b % 4 * 8)),
-                                         _mm512_set1_epi32(255));
-      const __mmask16 nan = _mm512_cmpeq_epi32_mask(s, _mm512_set1_epi32(255));
-      const __m512i bits = _mm512_slli_epi32(s, 23);
-      scales[b] = _mm512_castsi512_ps(_mm512_mask_or_epi32(bits, nan, bits, _mm512_set1_epi32(1)));
-    }
-  } else {
-    transpose<Part>(rows, 2 * block, 2 * n, v);
-    const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000U));
-    for (int d = 0; d < 4; ++d) {
-      scales[2 * d] = _mm512_castsi512_ps(_mm512_slli_epi32(v[d], 16));
-      scales[2 * d + 1] = _mm512_castsi512_ps(_mm512_and_si512(v[d], upper));
-    }
-  }
-}
-
-// Columns [begin, end) of 16 rows.
+// Columns [begin, end) of 16 rows. As many bytes are asked for from `next` on.
 template <typename Format>
-void unpack16(const Work& work, int64_t row, int64_t begin, int64_t end, float* out) {
+void unpack16(const Work& work, int64_t row, int64_t begin, int64_t end, const uint8_t* next,
+              float* out) {
   const Rows16 rows(work.data, work.row_bytes, row, work.rows);
   __m512 scales[8] = {};
   constexpr bool kScaled = Format::kColumns >= 16;
@@ -158,7 +95,10 @@ void unpack16(const Work& work, int64_t row, int64_t begin, int64_t end, float* 
   int64_t offset = begin / kColumnsPer * 16;
   int64_t c = begin;
   __m512i v[4];
-  for (; c + kColumnsPer <= end; c += kColumnsPer, offset += 16) {
+  for (; c + kColumnsPer <= end; c += kColumnsPer, offset += 16, next += 16 * kLanes) {
+    for (int64_t line = 0; line < 16 * kLanes; line += 64) {
+      _mm_prefetch(reinterpret_cast<const char*>(next + line), _MM_HINT_T1);
+    }
     transpose<Whole>(rows, offset, 16, v);
     Format::unpack(v, kScaled ? scales[(c - begin) / kScaleBlock] : _mm512_setzero_ps(),
                    out + (c - begin) * kWidth);
@@ -170,43 +110,50 @@ void unpack16(const Work& work, int64_t row, int64_t begin, int64_t end, float* 
 }
 
 template <typename Format>
-void unpack32(const Work& work, int64_t row, int64_t begin, int64_t end, float* out) {
-  unpack16<Format>(work, row, begin, end, out);
-  unpack16<Format>(work, row + kLanes, begin, end, out + kLanes);
+void unpack32(const Work& work, int64_t row, int64_t begin, int64_t end, int64_t ahead,
+              float* out) {
+  const uint8_t* next =
+      work.data + (row + ahead) * work.row_bytes + work.row_bytes * begin / work.cols * kWidth;
+  const int64_t half = work.row_bytes * (end - begin) / work.cols * kLanes;
+  unpack16<Format>(work, row, begin, end, next, out);
+  unpack16<Format>(work, row + kLanes, begin, end, next + half, out + kLanes);
 }
 
-void unpack_panel(const Work& work, int64_t row, int64_t begin, int64_t end, float* out) {
+// Columns [begin, end) of up to 32 rows; those `ahead` rows on are asked for early.
+void unpack_panel(const Work& work, int64_t row, int64_t begin, int64_t end, int64_t ahead,
+                  float* out) {
   switch (work.format) {
     case MatrixFormat::kF32:
-      return unpack32<UnpackF32>(work, row, begin, end, out);
+      return unpack32<UnpackF32>(work, row, begin, end, ahead, out);
     case MatrixFormat::kF16:
-      return unpack32<UnpackF16>(work, row, begin, end, out);
+      return unpack32<UnpackF16>(work, row, begin, end, ahead, out);
     case MatrixFormat::kBf16:
-      return unpack32<UnpackBf16>(work, row, begin, end, out);
+      return unpack32<UnpackBf16>(work, row, begin, end, ahead, out);
     case MatrixFormat::kMxfp4:
-      return unpack32<UnpackMxfp4>(work, row, begin, end, out);
+      return unpack32<UnpackMxfp4>(work, row, begin, end, ahead, out);
     case MatrixFormat::kInt8:
-      return unpack32<UnpackInt8>(work, row, begin, end, out);
+      return unpack32<UnpackInt8>(work, row, begin, end, ahead, out);
   }
 }
 
-// One tile's output: [M, 32] at `out`, columns beyond the matrix masked off.
+// Where the sums of a tile [M, 32] go.
 struct Output {
-  float* out;
-  int64_t stride;
-  __mmask16 low;
+  float* sums;     // held between the depths
+  float* out;      // written at the last depth
+  int64_t stride;  // of out
+  __mmask16 low;   // columns of out that exist
   __mmask16 high;
+  bool first, last;  // depth
 };
 
-// out (+)= x w over `depth` columns; one accumulator an element, columns in ascending order.
+// sums (+)= x w over `depth` columns; one accumulator an element, columns in ascending order.
 template <int M>
-void multiply_tile(const float* x, const float* w, int64_t depth, const Output& output,
-                   bool first) {
+void multiply_tile(const float* x, const float* w, int64_t depth, const Output& output) {
   __m512 sums[M][2];
   for (int i = 0; i < M; ++i) {
-    const float* out = output.out + i * output.stride;
-    sums[i][0] = first ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(output.low, out);
-    sums[i][1] = first ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(output.high, out + kLanes);
+    const float* held = output.sums + i * kWidth;
+    sums[i][0] = output.first ? _mm512_setzero_ps() : _mm512_load_ps(held);
+    sums[i][1] = output.first ? _mm512_setzero_ps() : _mm512_load_ps(held + kLanes);
   }
   for (int64_t c = 0; c < depth; ++c) {
     const __m512 w0 = _mm512_load_ps(w + c * kWidth);
@@ -218,65 +165,81 @@ void multiply_tile(const float* x, const float* w, int64_t depth, const Output& 
     }
   }
   for (int i = 0; i < M; ++i) {
-    float* out = output.out + i * output.stride;
-    _mm512_mask_storeu_ps(out, output.low, sums[i][0]);
-    _mm512_mask_storeu_ps(out + kLanes, output.high, sums[i][1]);
+    if (output.last) {
+      float* out = output.out + i * output.stride;
+      _mm512_mask_storeu_ps(out, output.low, sums[i][0]);
+      _mm512_mask_storeu_ps(out + kLanes, output.high, sums[i][1]);
+    } else {
+      float* held = output.sums + i * kWidth;
+      _mm512_store_ps(held, sums[i][0]);
+      _mm512_store_ps(held + kLanes, sums[i][1]);
+    }
   }
 }
 
-using TileFunction = void (*)(const float*, const float*, int64_t, const Output&, bool);
+using TileFunction = void (*)(const float*, const float*, int64_t, const Output&);
 constexpr TileFunction kTileFunctions[kTileRowsAvx512 + 1] = {
     nullptr,           multiply_tile<1>,  multiply_tile<2>, multiply_tile<3>, multiply_tile<4>,
     multiply_tile<5>,  multiply_tile<6>,  multiply_tile<7>, multiply_tile<8>, multiply_tile<9>,
     multiply_tile<10>, multiply_tile<11>, multiply_tile<12>};
 
-__mmask16 low_mask16(int64_t n) {
-  return n >= 16  ? __mmask16{0xffff}
-         : n <= 0 ? __mmask16{0}
-                  : static_cast<__mmask16>((1U << n) - 1U);
+// The range's tokens by one panel: columns [begin, begin + depth) of the range's rows.
+void multiply_panel(const Work& work, const Range& range, int64_t begin, int64_t depth,
+                    const float* panel, float* sums) {
+  const Tiles tiles(work.tokens);
+  const int64_t width = range.row_end - range.row_begin;
+  Output output = {sums,
+                   nullptr,
+                   work.out_stride,
+                   low_mask16(width),
+                   low_mask16(width - kLanes),
+                   begin == 0,
+                   begin + depth == work.cols};
+  for (int64_t t = range.token_begin; t < range.token_end;) {
+    const int64_t rows = tiles.rows(t);
+    output.out = work.out + t * work.out_stride + range.row_begin;
+    kTileFunctions[rows](work.x + t * work.cols + begin * rows, panel, depth, output);
+    output.sums += rows * kWidth;
+    t += rows;
+  }
 }
 
-// Tokens [token_begin, token_end) by the panels of rows [row, row_end), columns from `begin`.
-void multiply_panels(const Work& work, const Range& range, int64_t begin, int64_t depth,
-                     const float* panels) {
-  const int64_t tiles = (work.tokens + kTileRowsAvx512 - 1) / kTileRowsAvx512;
-  const int64_t small = work.tokens / tiles;
-  const int64_t first_small = work.tokens % tiles * (small + 1);
-  for (int64_t t = range.token_begin; t < range.token_end;) {
-    const int64_t rows = t < first_small ? small + 1 : small;
-    const float* x = work.x + t * work.cols + begin * rows;
-    const float* w = panels;
-    for (int64_t row = range.row_begin; row < range.row_end; row += kWidth, w += kPanelFloats) {
-      const Output output = {work.out + t * work.out_stride + row, work.out_stride,
-                             low_mask16(range.row_end - row),
-                             low_mask16(range.row_end - row - kLanes)};
-      kTileFunctions[rows](x, w, depth, output, begin == 0);
+// At most kTokens tokens.
+void multiply(const Work& work, const Range& range, std::byte* scratch) {
+  auto* panel = reinterpret_cast<float*>(scratch);
+  float* sums = panel + kPanelFloats;
+  // With many tokens, their columns stay in the second-level cache while several panels pass.
+  const bool few = range.token_end - range.token_begin <= 4 * kTileRowsAvx512;
+  const int64_t group = few ? kWidth : kWidth * kPanels;
+  for (int64_t first = range.row_begin; first < range.row_end; first += group) {
+    const int64_t last = smaller(range.row_end, first + group);
+    for (int64_t c = 0; c < work.cols; c += kDepth) {
+      const int64_t depth = smaller(kDepth, work.cols - c);
+      for (int64_t row = first; row < last; row += kWidth) {
+        unpack_panel(work, row, c, c + depth, group, panel);
+        multiply_panel(work, {row, smaller(last, row + kWidth), range.token_begin, range.token_end},
+                       c, depth, panel, sums + (row - first) / kWidth * kSumFloats);
+      }
     }
-    t += rows;
   }
 }
 
 }  // namespace
 
 void prefill_avx512(const Work& work, const Range& range, std::byte* scratch) {
-  auto* panels = reinterpret_cast<float*>(scratch);
-  // With one tile of tokens a panel is best used while it is in the first-level cache.
-  const bool few = range.token_end - range.token_begin <= kTileRowsAvx512;
-  const int64_t group = few ? kWidth : kWidth * kPanels;
-  for (int64_t row = range.row_begin; row < range.row_end; row += group) {
-    const int64_t row_end = smaller(range.row_end, row + group);
-    for (int64_t c = 0; c < work.cols; c += kDepth) {
-      const int64_t depth = smaller(kDepth, work.cols - c);
-      for (int64_t i = 0; row + i * kWidth < row_end; ++i) {
-        unpack_panel(work, row + i * kWidth, c, c + depth, panels + i * kPanelFloats);
-      }
-      multiply_panels(work, {row, row_end, range.token_begin, range.token_end}, c, depth, panels);
+  const Tiles tiles(work.tokens);
+  for (int64_t begin = range.token_begin; begin < range.token_end;) {
+    int64_t end = begin;
+    while (end < range.token_end && end + tiles.rows(end) - begin <= kTokens) {
+      end += tiles.rows(end);
     }
+    multiply(work, {range.row_begin, range.row_end, begin, end}, scratch);
+    begin = end;
   }
 }
 
 int64_t scratch_bytes_avx512(int64_t cols) {
-  const int64_t float_bytes = kPanels * kPanelFloats * 4;
+  const int64_t float_bytes = (kPanelFloats + kPanels * kSumFloats) * 4;
   const int64_t int8_bytes = (cols + kColumnPad) * kLanes * 5 / 4;
   return float_bytes > int8_bytes ? float_bytes : int8_bytes;
 }

@@ -3,66 +3,26 @@
 #include <immintrin.h>
 
 #include "dense/linear/linear_kernels.h"
+#include "dense/linear/linear_rows_avx512.h"
 
 namespace triax::dense::linear_internal {
 namespace {
 
-constexpr int64_t kLanes = 16;
-constexpr int64_t kTileRows = 12;
 constexpr int64_t kBlockBytes = kLanes * kScaleBlock;
-
-int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
-// 16 rows; rows beyond the matrix repeat the last one and are not stored.
-struct Rows16 {
-  Rows16(const uint8_t* base, int64_t stride, int64_t row, int64_t rows) {
-    for (int64_t i = 0; i < kLanes; ++i) {
-      p[i] = base + smaller(row + i, rows - 1) * stride;
-    }
-  }
-  const uint8_t* p[kLanes];
-};
-
-// 16 bytes at `offset` of every row; out[d] holds dword d of all rows.
-void transpose(const Rows16& rows, int64_t offset, __m512i* out) {
-  __m512i z[4];
-  for (int i = 0; i < 4; ++i) {
-    const auto load = [&](int row) {
-      return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows.p[row] + offset));
-    };
-    __m512i v = _mm512_castsi128_si512(load(i));
-    v = _mm512_inserti32x4(v, load(i + 4), 1);
-    v = _mm512_inserti32x4(v, load(i + 8), 2);
-    z[i] = _mm512_inserti32x4(v, load(i + 12), 3);
-  }
-  const __m512i a = _mm512_unpacklo_epi32(z[0], z[1]);
-  const __m512i b = _mm512_unpackhi_epi32(z[0], z[1]);
-  const __m512i c = _mm512_unpacklo_epi32(z[2], z[3]);
-  const __m512i d = _mm512_unpackhi_epi32(z[2], z[3]);
-  out[0] = _mm512_unpacklo_epi64(a, c);
-  out[1] = _mm512_unpackhi_epi64(a, c);
-  out[2] = _mm512_unpacklo_epi64(b, d);
-  out[3] = _mm512_unpackhi_epi64(b, d);
-}
+constexpr int64_t kChunkBlocks = 8;  // blocks whose scales are read together
 
 // A block of 32 columns of 16 rows as unsigned bytes: 8 vectors in the order of the activations.
 struct Int8Block {
   static constexpr int64_t kBytes = 32;
   static void unpack(const Rows16& rows, int64_t offset, __m512i (&w)[8]) {
-    transpose(rows, offset, w);
-    transpose(rows, offset + 16, w + 4);
-    for (__m512i& v : w) {
-      v = _mm512_xor_si512(v, _mm512_set1_epi8(-128));
+    __m512i low[4];
+    __m512i high[4];
+    transpose<Whole>(rows, offset, 16, low);
+    transpose<Whole>(rows, offset + 16, 16, high);
+    for (int d = 0; d < 4; ++d) {
+      w[d] = _mm512_xor_si512(low[d], _mm512_set1_epi8(-128));
+      w[d + 4] = _mm512_xor_si512(high[d], _mm512_set1_epi8(-128));
     }
-  }
-  static __m512 scales(const Rows16& rows, int64_t block) {
-    alignas(64) uint32_t bits[kLanes];
-    for (int64_t i = 0; i < kLanes; ++i) {
-      uint16_t scale;
-      __builtin_memcpy(&scale, rows.p[i] + 2 * block, 2);
-      bits[i] = static_cast<uint32_t>(scale) << 16;
-    }
-    return _mm512_load_ps(bits);
   }
 };
 
@@ -73,19 +33,11 @@ struct Mxfp4Block {
         _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
     const __m512i nibble = _mm512_set1_epi8(15);
     __m512i v[4];
-    transpose(rows, offset, v);
+    transpose<Whole>(rows, offset, 16, v);
     for (int d = 0; d < 4; ++d) {
       w[d] = _mm512_shuffle_epi8(table, _mm512_and_si512(v[d], nibble));
       w[d + 4] = _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi32(v[d], 4), nibble));
     }
-  }
-  static __m512 scales(const Rows16& rows, int64_t block) {
-    alignas(64) uint32_t bits[kLanes];
-    for (int64_t i = 0; i < kLanes; ++i) {
-      const uint32_t scale = rows.p[i][block];
-      bits[i] = scale << 23 | (scale == 255 ? 1U : 0U);
-    }
-    return _mm512_load_ps(bits);
   }
 };
 
@@ -98,57 +50,74 @@ struct Panel {
 template <typename Format>
 void unpack_panel(const Work& work, int64_t row, const Panel& panel) {
   const Rows16 rows(work.data, work.row_bytes, row, work.rows);
-  const Rows16 scale_rows(work.scales, work.scale_row_bytes, row, work.rows);
-  for (int64_t block = 0; block < work.cols / kScaleBlock; ++block) {
-    __m512i w[8];
-    Format::unpack(rows, block * Format::kBytes, w);
-    for (int i = 0; i < 8; ++i) {
-      _mm512_store_si512(panel.bytes + block * kBlockBytes + 64 * i, w[i]);
+  const int64_t blocks = work.cols / kScaleBlock;
+  for (int64_t first = 0; first < blocks; first += kChunkBlocks) {
+    const int64_t n = smaller(kChunkBlocks, blocks - first);
+    __m512 scales[kChunkBlocks];
+    unpack_scales(work, row, first, n, scales);
+    for (int64_t b = 0; b < n; ++b) {
+      const int64_t block = first + b;
+      __m512i w[8];
+      Format::unpack(rows, block * Format::kBytes, w);
+      for (int i = 0; i < 8; ++i) {
+        _mm512_store_si512(panel.bytes + block * kBlockBytes + 64 * i, w[i]);
+      }
+      _mm512_store_ps(panel.scales + block * kLanes, scales[b]);
     }
-    _mm512_store_ps(panel.scales + block * kLanes, Format::scales(scale_rows, block));
   }
 }
 
-__m512i broadcast4(const int8_t* p) {
+__m512i broadcast(const uint8_t* p) {
   int32_t bits;
   __builtin_memcpy(&bits, p, 4);
   return _mm512_set1_epi32(bits);
 }
 
-// M tokens from `token` by one panel. Integer sums of a block are exact, blocks are added in
-// ascending order.
+// What a tile reads, and where its sums go.
+struct Tile {
+  const uint8_t* records;  // written by quantize_tile_avx512
+  Panel panel;
+  int64_t blocks;
+  const uint8_t* next;  // asked for early: `step` bytes further on with each of 8 steps a block
+  int64_t step;
+  float* out;
+  int64_t out_stride;
+  __mmask16 mask;
+};
+
+// M tokens by one panel. Integer sums of a block are exact; blocks are added in ascending order.
 template <int M>
-void multiply_tile(const Work& work, int64_t token, int64_t row, const Panel& panel) {
+void multiply_tile(const Tile& tile) {
   __m512 sums[M] = {};
-  const int8_t* q = work.q + token * work.q_stride;
-  const float* q_scales = work.q_scales + token * work.q_block_stride;
-  const int32_t* q_sums = work.q_sums + token * work.q_block_stride;
-  for (int64_t block = 0; block < work.cols / kScaleBlock; ++block) {
-    __m512i w[8];
-    for (int k = 0; k < 8; ++k) {
-      w[k] = _mm512_load_si512(panel.bytes + block * kBlockBytes + 64 * k);
-    }
-    const __m512 scale = _mm512_load_ps(panel.scales + block * kLanes);
+  const uint8_t* record = tile.records;
+  const uint8_t* next = tile.next;
+  for (int64_t block = 0; block < tile.blocks; ++block, record += kRecordBytes * M) {
+    __m512i products[M];
     for (int i = 0; i < M; ++i) {
-      const int8_t* a = q + i * work.q_stride + block * kScaleBlock;
-      __m512i products = _mm512_set1_epi32(q_sums[i * work.q_block_stride + block]);
-      for (int k = 0; k < 8; ++k) {
-        products = _mm512_dpbusd_epi32(products, w[k], broadcast4(a + 4 * k));
+      products[i] = broadcast(record + 36 * M + 4 * i);
+    }
+    for (int k = 0; k < 8; ++k) {
+      const __m512i w = _mm512_load_si512(tile.panel.bytes + block * kBlockBytes + 64 * k);
+      _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T1);
+      next += tile.step;
+      for (int i = 0; i < M; ++i) {
+        products[i] = _mm512_dpbusd_epi32(products[i], w, broadcast(record + 4 * (k * M + i)));
       }
+    }
+    const __m512 scale = _mm512_load_ps(tile.panel.scales + block * kLanes);
+    for (int i = 0; i < M; ++i) {
       const __m512 both =
-          _mm512_mul_ps(scale, _mm512_set1_ps(q_scales[i * work.q_block_stride + block]));
-      sums[i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(products), both, sums[i]);
+          _mm512_mul_ps(scale, _mm512_castsi512_ps(broadcast(record + 32 * M + 4 * i)));
+      sums[i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(products[i]), both, sums[i]);
     }
   }
-  const int64_t n = work.rows - row;
-  const __mmask16 mask = n >= kLanes ? __mmask16{0xffff} : static_cast<__mmask16>((1U << n) - 1U);
   for (int i = 0; i < M; ++i) {
-    _mm512_mask_storeu_ps(work.out + (token + i) * work.out_stride + row, mask, sums[i]);
+    _mm512_mask_storeu_ps(tile.out + i * tile.out_stride, tile.mask, sums[i]);
   }
 }
 
-using TileFunction = void (*)(const Work&, int64_t, int64_t, const Panel&);
-constexpr TileFunction kTileFunctions[kTileRows + 1] = {
+using TileFunction = void (*)(const Tile&);
+constexpr TileFunction kTileFunctions[kTileRowsAvx512 + 1] = {
     nullptr,           multiply_tile<1>,  multiply_tile<2>, multiply_tile<3>, multiply_tile<4>,
     multiply_tile<5>,  multiply_tile<6>,  multiply_tile<7>, multiply_tile<8>, multiply_tile<9>,
     multiply_tile<10>, multiply_tile<11>, multiply_tile<12>};
@@ -158,15 +127,18 @@ constexpr TileFunction kTileFunctions[kTileRows + 1] = {
 void prefill_int8_avx512(const Work& work, const Range& range, std::byte* scratch) {
   const Panel panel = {reinterpret_cast<uint8_t*>(scratch),
                        reinterpret_cast<float*>(scratch + work.cols * kLanes)};
-  const int64_t tokens = range.token_end - range.token_begin;
-  const int64_t tiles = (tokens + kTileRows - 1) / kTileRows;
+  const Tiles tiles(work.tokens);
+  const int64_t blocks = work.cols / kScaleBlock;
   for (int64_t row = range.row_begin; row < range.row_end; row += kLanes) {
     work.format == MatrixFormat::kMxfp4 ? unpack_panel<Mxfp4Block>(work, row, panel)
                                         : unpack_panel<Int8Block>(work, row, panel);
-    for (int64_t i = 0; i < tiles; ++i) {
-      const int64_t begin = range.token_begin + tokens * i / tiles;
-      const int64_t end = range.token_begin + tokens * (i + 1) / tiles;
-      kTileFunctions[end - begin](work, begin, row, panel);
+    // The first tile asks for the next 16 rows.
+    const uint8_t* next = work.data + (row + kLanes) * work.row_bytes;
+    int64_t step = work.row_bytes * kLanes / (blocks * 8);
+    for (int64_t t = range.token_begin; t < range.token_end; t += tiles.rows(t), step = 0) {
+      kTileFunctions[tiles.rows(t)]({work.records + t * blocks * kRecordBytes, panel, blocks, next,
+                                     step, work.out + t * work.out_stride + row, work.out_stride,
+                                     low_mask16(work.rows - row)});
     }
   }
 }
