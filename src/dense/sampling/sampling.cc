@@ -65,9 +65,15 @@ Result<SampledToken> Sampler::sample(std::span<const float> logits) {
       return unusable(*adjusted, "adjusted logit");
     }
   }
+  total_ = 0.0;
   const int32_t id = draw(*adjusted, extent.max);
   ++generated_[id];
-  return report(logits, raw.max, id);
+  const bool weighed_raw =
+      total_ > 0.0 && params_.temperature == 1.0f && adjusted->data() == logits.data();
+  const double raw_total =
+      weighed_raw ? total_
+                  : scan_->weigh(logits.data(), count_of(logits), raw.max, 1.0, nullptr, nullptr);
+  return report(logits, id, static_cast<double>(raw.max) + std::log(raw_total));
 }
 
 Result<std::span<const float>> Sampler::adjust(std::span<const float> logits) {
@@ -123,18 +129,18 @@ int32_t Sampler::draw(std::span<const float> logits, float max) {
   }
   weights_.resize(logits.size());
   block_sums_.resize(static_cast<size_t>(internal::scan_blocks(count_of(logits))));
-  const double total = scan_->weigh(logits.data(), count_of(logits), max,
-                                    1.0 / static_cast<double>(params_.temperature), weights_.data(),
-                                    block_sums_.data());
+  total_ = scan_->weigh(logits.data(), count_of(logits), max,
+                        1.0 / static_cast<double>(params_.temperature), weights_.data(),
+                        block_sums_.data());
   if (params_.top_p == 1.0f && params_.min_p == 0.0f) {
-    return draw_from_all(total);
+    return draw_from_all();
   }
-  keep_top_p(logits, max, total);
+  keep_top_p(logits, max);
   return draw_from_kept();
 }
 
-int32_t Sampler::draw_from_all(double total) {
-  const double target = rng_.uniform() * total;
+int32_t Sampler::draw_from_all() {
+  const double target = rng_.uniform() * total_;
   double sum = 0.0;
   size_t block = 0;
   size_t last = 0;  // the last block that weighs anything, should rounding pass the end
@@ -181,11 +187,9 @@ int32_t Sampler::draw_from_kept() {
   return drawn;
 }
 
-SampledToken Sampler::report(std::span<const float> logits, float max, int32_t id) const {
-  const double log_sum =
-      std::log(scan_->weigh(logits.data(), count_of(logits), max, 1.0, nullptr, nullptr));
+SampledToken Sampler::report(std::span<const float> logits, int32_t id, double log_total) const {
   const auto logprob = [&](float logit) {
-    return static_cast<float>(static_cast<double>(logit) - static_cast<double>(max) - log_sum);
+    return static_cast<float>(static_cast<double>(logit) - log_total);
   };
   SampledToken token;
   token.id = id;

@@ -13,7 +13,8 @@ namespace triax::dense {
 
 namespace internal {
 struct Scan;
-}
+class Buckets;
+}  // namespace internal
 
 /// Applied in this order: logit_bias, penalties, temperature, top_k, top_p, min_p.
 struct SamplingParams {
@@ -78,17 +79,20 @@ class Sampler {
 
   /// The draw from adjusted logits, of which `max` is the largest.
   int32_t draw(std::span<const float> logits, float max);
-  int32_t draw_from_all(double total);
+  int32_t draw_from_all();
   int32_t draw_from_kept();
 
-  /// Fill kept_ with what the filters leave, by ascending id.
+  /// Fill kept_ with what the filters leave, by ascending id. weights_ holds all weights for top_p.
   void keep_top_k(std::span<const float> logits, float max);
-  void keep_top_p(std::span<const float> logits, float max, double total);
+  void keep_top_p(std::span<const float> logits, float max);
+  void gather(std::span<const float> logits, double weight_min);
 
-  /// The last token, by descending logit and ascending id, of the smallest set that reaches top_p.
-  TokenLogprob nucleus_boundary(std::span<const float> logits, float max, double total);
+  /// Among kept_: the last token, by descending logit and ascending id, of the smallest set that
+  /// weighs `target`.
+  TokenLogprob nucleus_boundary(const internal::Buckets& buckets, double target);
 
-  SampledToken report(std::span<const float> logits, float max, int32_t id) const;
+  /// log_total: the logarithm of the sum of exp of the raw logits.
+  SampledToken report(std::span<const float> logits, int32_t id, double log_total) const;
 
   SamplingParams params_;
   Rng rng_;
@@ -97,6 +101,7 @@ class Sampler {
   const internal::Scan* scan_;
 
   // Scratch, kept between calls.
+  double total_ = 0.0;  // of all weights; 0 when they were not taken
   std::vector<float> adjusted_;
   std::vector<double> weights_;
   std::vector<double> block_sums_;

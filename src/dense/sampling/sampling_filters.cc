@@ -8,22 +8,23 @@
 #include "dense/sampling/scan.h"
 
 namespace triax::dense {
-namespace {
+namespace internal {
 
-// Buckets of equal width in the logit, for finding where the cumulative mass crosses top_p.
-constexpr int64_t kBuckets = 2048;
-
-/// Buckets of logits by their distance to the largest, up to a distance.
+// Buckets of equal width in the logit, by its distance to the largest: for finding where the
+// cumulative mass crosses top_p.
 class Buckets {
  public:
+  static constexpr size_t kCount = 2048;
+
   Buckets(float max, double distance)
       : max_(static_cast<double>(max)),
-        scale_(distance > 0.0 ? static_cast<double>(kBuckets) / distance : 0.0) {}
+        scale_(distance > 0.0 ? static_cast<double>(kCount) / distance : 0.0) {}
 
-  /// Never descends while logits descend.
-  int64_t index(float logit) const {
+  /// Never descends while logits descend; distances beyond the end are in the last bucket.
+  size_t index(float logit) const {
     const double position = (max_ - static_cast<double>(logit)) * scale_;
-    return position < static_cast<double>(kBuckets) ? static_cast<int64_t>(position) : kBuckets - 1;
+    constexpr auto kLast = static_cast<double>(kCount - 1);
+    return static_cast<size_t>(static_cast<int64_t>(position < kLast ? position : kLast));
   }
 
  private:
@@ -31,7 +32,7 @@ class Buckets {
   double scale_;
 };
 
-}  // namespace
+}  // namespace internal
 
 void Sampler::keep_top_k(std::span<const float> logits, float max) {
   internal::find_largest(logits, params_.top_k, largest_);
@@ -63,49 +64,54 @@ void Sampler::keep_top_k(std::span<const float> logits, float max) {
             [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
 }
 
-void Sampler::keep_top_p(std::span<const float> logits, float max, double total) {
-  const auto weight_min = static_cast<double>(params_.min_p);  // the largest weight is 1
-  TokenLogprob boundary = {static_cast<int32_t>(logits.size()), -INFINITY};
-  if (params_.top_p < 1.0f) {
-    boundary = nucleus_boundary(logits, max, total);
+void Sampler::keep_top_p(std::span<const float> logits, float max) {
+  const auto share_min = static_cast<double>(params_.min_p);  // the largest weight is 1
+  if (params_.top_p == 1.0f) {
+    gather(logits, share_min);
+    return;
   }
-  kept_.clear();
-  for (size_t i = 0; i < logits.size(); ++i) {
-    if (logits[i] < boundary.logprob || weights_[i] < weight_min) {
-      continue;
-    }
-    const auto id = static_cast<int32_t>(i);
-    if (logits[i] > boundary.logprob || id <= boundary.id) {
-      kept_.push_back({weights_[i], logits[i], id});
-    }
+  // All tokens lighter than this weigh less than half of what top_p leaves out.
+  const double weight_min = 0.5 * (1.0 - static_cast<double>(params_.top_p)) * total_ /
+                            static_cast<double>(logits.size());
+  gather(logits, weight_min);
+  const internal::Buckets buckets(max,
+                                  -std::log(weight_min) * static_cast<double>(params_.temperature));
+  const TokenLogprob last = nucleus_boundary(buckets, static_cast<double>(params_.top_p) * total_);
+  size_t count = 0;
+  for (const Candidate& candidate : kept_) {
+    const bool inside = candidate.logit > last.logprob ||
+                        (candidate.logit == last.logprob && candidate.id <= last.id);
+    kept_[count] = candidate;
+    count += inside && candidate.weight >= share_min ? 1 : 0;
   }
+  kept_.resize(count);
 }
 
-TokenLogprob Sampler::nucleus_boundary(std::span<const float> logits, float max, double total) {
-  // All tokens lighter than this weigh less than half of what top_p leaves out.
-  const double weight_min =
-      0.5 * (1.0 - static_cast<double>(params_.top_p)) * total / static_cast<double>(logits.size());
-  const Buckets buckets(max, -std::log(weight_min) * static_cast<double>(params_.temperature));
-  masses_.assign(static_cast<size_t>(kBuckets), 0.0);
+// Without branches: which token passes is hard to predict.
+void Sampler::gather(std::span<const float> logits, double weight_min) {
+  kept_.resize(logits.size());
+  size_t count = 0;
   for (size_t i = 0; i < logits.size(); ++i) {
-    if (weights_[i] >= weight_min) {
-      masses_[static_cast<size_t>(buckets.index(logits[i]))] += weights_[i];
-    }
+    kept_[count] = {weights_[i], logits[i], static_cast<int32_t>(i)};
+    count += weights_[i] >= weight_min ? 1 : 0;
   }
-  const double target = static_cast<double>(params_.top_p) * total;
+  kept_.resize(count);
+}
+
+TokenLogprob Sampler::nucleus_boundary(const internal::Buckets& buckets, double target) {
+  masses_.assign(static_cast<size_t>(internal::Buckets::kCount), 0.0);
+  for (const Candidate& candidate : kept_) {
+    masses_[buckets.index(candidate.logit)] += candidate.weight;
+  }
   double sum = 0.0;
-  int64_t crossing = 0;
-  for (; crossing < kBuckets - 1; ++crossing) {
-    const double mass = masses_[static_cast<size_t>(crossing)];
-    if (sum + mass >= target) {
-      break;
-    }
-    sum += mass;
+  size_t crossing = 0;
+  while (crossing + 1 < masses_.size() && sum + masses_[crossing] < target) {
+    sum += masses_[crossing++];
   }
   largest_.clear();
-  for (size_t i = 0; i < logits.size(); ++i) {
-    if (weights_[i] >= weight_min && buckets.index(logits[i]) == crossing) {
-      largest_.push_back({static_cast<int32_t>(i), logits[i]});
+  for (const Candidate& candidate : kept_) {
+    if (buckets.index(candidate.logit) == crossing) {
+      largest_.push_back({candidate.id, candidate.logit});
     }
   }
   std::sort(largest_.begin(), largest_.end(), internal::before);
@@ -115,9 +121,8 @@ TokenLogprob Sampler::nucleus_boundary(std::span<const float> logits, float max,
       return token;
     }
   }
-  // Rounding alone can lead here; the bucket's last token then closes the set.
-  return largest_.empty() ? TokenLogprob{static_cast<int32_t>(logits.size()), -INFINITY}
-                          : largest_.back();
+  // Rounding alone can lead here; the bucket's last token, or the last of all, closes the set.
+  return largest_.empty() ? TokenLogprob{kept_.back().id, -INFINITY} : largest_.back();
 }
 
 }  // namespace triax::dense

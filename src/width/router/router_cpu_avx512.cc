@@ -11,31 +11,42 @@ constexpr int64_t kExperts = 6;
 
 // One accumulator of 16 lanes for each pair, whatever the tile: the order of additions is fixed.
 template <int T, int E>
-void multiply(const float* in, int64_t in_stride, const float* rows, int64_t size, float* logits,
-              int64_t logits_stride) {
+struct Tile {
   __m512 acc[T][E];
-  for (int t = 0; t < T; ++t) {
-    for (int e = 0; e < E; ++e) {
-      acc[t][e] = _mm512_setzero_ps();
-    }
-  }
-  for (int64_t d = 0; d < size; d += 16) {
-    const int64_t rest = size - d < 16 ? size - d : 16;
-    const auto mask = static_cast<__mmask16>((1U << rest) - 1U);
+
+  void add(const float* in, int64_t in_stride, const float* rows, int64_t size, __mmask16 mask) {
     __m512 w[E];
     for (int e = 0; e < E; ++e) {
-      w[e] = _mm512_maskz_loadu_ps(mask, rows + e * size + d);
+      w[e] = _mm512_maskz_loadu_ps(mask, rows + e * size);
     }
     for (int t = 0; t < T; ++t) {
-      const __m512 x = _mm512_maskz_loadu_ps(mask, in + t * in_stride + d);
+      const __m512 x = _mm512_maskz_loadu_ps(mask, in + t * in_stride);
       for (int e = 0; e < E; ++e) {
         acc[t][e] = _mm512_fmadd_ps(x, w[e], acc[t][e]);
       }
     }
   }
+};
+
+template <int T, int E>
+void multiply(const float* in, int64_t in_stride, const float* rows, int64_t size, float* logits,
+              int64_t logits_stride) {
+  Tile<T, E> tile;
   for (int t = 0; t < T; ++t) {
     for (int e = 0; e < E; ++e) {
-      logits[t * logits_stride + e] = _mm512_reduce_add_ps(acc[t][e]);
+      tile.acc[t][e] = _mm512_setzero_ps();
+    }
+  }
+  int64_t d = 0;
+  for (; d + 16 <= size; d += 16) {
+    tile.add(in + d, in_stride, rows + d, size, 0xffff);
+  }
+  if (d < size) {
+    tile.add(in + d, in_stride, rows + d, size, static_cast<__mmask16>((1U << (size - d)) - 1U));
+  }
+  for (int t = 0; t < T; ++t) {
+    for (int e = 0; e < E; ++e) {
+      logits[t * logits_stride + e] = _mm512_reduce_add_ps(tile.acc[t][e]);
     }
   }
 }
