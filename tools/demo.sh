@@ -6,11 +6,17 @@ cd "$(dirname "$0")/.."
 triax=build/release/bin/triax
 model=models/boot-k3
 
-ask() {
-  printf '\n> %s\n' "$1"
-  "$triax" generate --model "$model" --chat --temperature 0 --max-tokens 80 --prompt "$1"
-}
+# The first paragraph: size, and what stands on each axis.
+"$triax" inspect "$model" | sed '/^$/q'
 
-"$triax" inspect "$model"
-ask 'Who are you?'
-ask 'What is the Debian package zsh?'
+# The last question resumes from the state that the turn before it left.
+"$triax" chat --model "$model" --temperature 0 --max-tokens 80 <<'QUESTIONS'
+Who are you?
+/clear
+What is the Debian package zsh?
+/clear
+My name is Clara.
+What is my name?
+QUESTIONS
+
+printf '\nTalk to it yourself:  %s chat --model %s\n' "$triax" "$model"
