@@ -7,6 +7,7 @@
 #pragma once
 
 #include "sequence/kda/kda_step_lanes.h"
+#include "sequence/lanes/subnormals.h"
 
 namespace triax::sequence {
 namespace {
@@ -153,10 +154,11 @@ struct Tile {
   typename L::Reg at[kTileRows][kVectors];
 };
 
-/// tile = x [4, K] times the transposed state's columns.
+/// tile = x [4, K] times the transposed state's columns. Always inlined: else the tile, which a
+/// vector's memory may alias, is stored at every step.
 template <typename L, int kVectors>
-void multiply_state(const KdaScratch& s, int64_t keys, const float* x, const float* state,
-                    Tile<L, kVectors>& tile) {
+[[gnu::always_inline]] inline void multiply_state(const KdaScratch& s, int64_t keys, const float* x,
+                                                  const float* state, Tile<L, kVectors>& tile) {
   for (int r = 0; r < kTileRows; ++r) {
     for (int i = 0; i < kVectors; ++i) {
       tile.at[r][i] = L::zero();
@@ -328,11 +330,12 @@ void pad_rows(const KdaScratch& s, int64_t rows) {
   }
 }
 
-/// `rows` (2 .. 64) tokens from t on of head h.
+/// `rows` (2 .. 64) tokens from t on of head h, of a sequence that ends at token `end`.
 template <typename L>
-void chunk_piece(const KdaProblem& p, const KdaScratch& s, int64_t t, int64_t h, int64_t rows,
-                 float* state) {
+void chunk_piece(const KdaProblem& p, const KdaScratch& s, int64_t t, int64_t end, int64_t h,
+                 int64_t rows, float* state) {
   for (int64_t i = 0; i < rows; ++i) {
+    prefetch_row(p.out + (t + i) * p.out_token + h * p.out_head, p.values);
     prepare_token<L>(p, t + i, h, i, s);
   }
   pad_rows<L>(s, rows);
@@ -342,6 +345,9 @@ void chunk_piece(const KdaProblem& p, const KdaScratch& s, int64_t t, int64_t h,
   pair_products<L>(s, rows);
   transpose_state<L>(p, s, state);
   float* out = p.out + t * p.out_token + h * p.out_head;
+  for (int64_t i = t + rows; i < end && i < t + rows + kPieceRows; ++i) {
+    prefetch_token(p, i, h);  // the next piece's
+  }
   const int64_t panel = L::kPanel * L::kWidth;
   int64_t column = 0;
   for (; column + panel <= s.value_pad; column += panel) {
@@ -378,7 +384,7 @@ void copy_to_requests(const KdaProblem& p, int64_t n, int64_t h, int64_t positio
 
 /// Sequence n of head h, piece by piece on the grid of 64 tokens.
 template <typename L>
-void kda_lanes(const KdaProblem& p, int64_t n, int64_t h, float* scratch) {
+[[gnu::noinline]] void walk_sequence(const KdaProblem& p, int64_t n, int64_t h, float* scratch) {
   KdaScratch s;
   layout_scratch(scratch, p.keys, p.values, &s);
   float* state = p.states + p.slots[n] * p.state_slot + h * p.state_head;
@@ -391,7 +397,7 @@ void kda_lanes(const KdaProblem& p, int64_t n, int64_t h, float* scratch) {
       prepare_token<L>(p, t, h, 0, s);
       recurrent_step<L, StepKind::kUpdate>(p, s, state, p.out + t * p.out_token + h * p.out_head);
     } else {
-      chunk_piece<L>(p, s, t, h, rows, state);
+      chunk_piece<L>(p, s, t, end, h, rows, state);
     }
     t += rows;
     position += rows;
@@ -399,6 +405,12 @@ void kda_lanes(const KdaProblem& p, int64_t n, int64_t h, float* scratch) {
       copy_to_requests(p, n, h, position, state);
     }
   }
+}
+
+template <typename L>
+void kda_lanes(const KdaProblem& p, int64_t n, int64_t h, float* scratch) {
+  const FlushSubnormals flush;
+  walk_sequence<L>(p, n, h, scratch);
 }
 
 }  // namespace
