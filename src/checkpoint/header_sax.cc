@@ -1,6 +1,6 @@
 #include "checkpoint/header_sax.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <limits>
