@@ -8,10 +8,12 @@ namespace triax::dense::linear_internal {
 namespace {
 
 constexpr int64_t kLanes = 8;
-constexpr int64_t kWidth = 16;   // weight rows of a panel
-constexpr int64_t kDepth = 256;  // columns of a panel: 16 KiB of floats
-constexpr int64_t kPanels = 8;   // panels unpacked before tokens pass over them
+constexpr int64_t kWidth = 16;    // weight rows of a panel
+constexpr int64_t kDepth = 256;   // columns of a panel: 16 KiB of floats
+constexpr int64_t kPanels = 8;    // panels that share the columns of many tokens
+constexpr int64_t kTokens = 240;  // tokens whose sums are held between the depths
 constexpr int64_t kPanelFloats = kWidth * kDepth;
+constexpr int64_t kSumFloats = kWidth * kTokens;
 
 int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -40,7 +42,8 @@ struct Part {
 
 // 16 bytes at `offset` of every row; out[d] holds dword d of all rows.
 template <typename Load>
-void transpose(const Rows8& rows, int64_t offset, int64_t bytes, __m256i (&out)[4]) {
+__attribute__((always_inline)) inline void transpose(const Rows8& rows, int64_t offset,
+                                                     int64_t bytes, __m256i (&out)[4]) {
   __m256i z[4];
   for (int i = 0; i < 4; ++i) {
     z[i] = _mm256_inserti128_si256(_mm256_castsi128_si256(Load::load(rows.p[i] + offset, bytes)),
@@ -207,12 +210,16 @@ void unpack_panel(const Work& work, int64_t row, int64_t begin, int64_t end, flo
   }
 }
 
-// One tile's output: [M, 16] at `out`, columns beyond the matrix masked off.
+// Where the sums of a tile [M, 16] go.
 struct Output {
-  float* out;
-  int64_t stride;
-  __m256i low;
+  float* sums;     // held between the depths
+  float* out;      // written at the last depth
+  int64_t stride;  // of out
+  __m256i low;     // columns of out that exist
   __m256i high;
+  bool first, last;     // depth
+  const uint8_t* next;  // weights to ask for early, `step` bytes a column
+  int64_t step;
 };
 
 __m256i low_mask(int64_t n) {
@@ -220,77 +227,122 @@ __m256i low_mask(int64_t n) {
                             _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
-// out (+)= x w over `depth` columns; one accumulator an element, columns in ascending order.
+// sums (+)= x w over `depth` columns; one accumulator an element, columns in ascending order.
 template <int M>
-void multiply_tile(const float* x, const float* w, int64_t depth, const Output& output,
-                   bool first) {
+void multiply_tile(const float* x, const float* w, int64_t depth, const Output& output) {
   __m256 sums[M][2];
+#pragma GCC unroll 16
   for (int i = 0; i < M; ++i) {
-    const float* out = output.out + i * output.stride;
-    sums[i][0] = first ? _mm256_setzero_ps() : _mm256_maskload_ps(out, output.low);
-    sums[i][1] = first ? _mm256_setzero_ps() : _mm256_maskload_ps(out + kLanes, output.high);
+    const float* held = output.sums + i * kWidth;
+    sums[i][0] = output.first ? _mm256_setzero_ps() : _mm256_load_ps(held);
+    sums[i][1] = output.first ? _mm256_setzero_ps() : _mm256_load_ps(held + kLanes);
   }
+  const uint8_t* next = output.next;
   for (int64_t c = 0; c < depth; ++c) {
+    _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T1);
+    next += output.step;
     const __m256 w0 = _mm256_load_ps(w + c * kWidth);
     const __m256 w1 = _mm256_load_ps(w + c * kWidth + kLanes);
+#pragma GCC unroll 16
     for (int i = 0; i < M; ++i) {
       const __m256 a = _mm256_broadcast_ss(x + c * M + i);
       sums[i][0] = _mm256_fmadd_ps(a, w0, sums[i][0]);
       sums[i][1] = _mm256_fmadd_ps(a, w1, sums[i][1]);
     }
   }
+#pragma GCC unroll 16
   for (int i = 0; i < M; ++i) {
-    float* out = output.out + i * output.stride;
-    _mm256_maskstore_ps(out, output.low, sums[i][0]);
-    _mm256_maskstore_ps(out + kLanes, output.high, sums[i][1]);
+    if (output.last) {
+      float* out = output.out + i * output.stride;
+      _mm256_maskstore_ps(out, output.low, sums[i][0]);
+      _mm256_maskstore_ps(out + kLanes, output.high, sums[i][1]);
+    } else {
+      float* held = output.sums + i * kWidth;
+      _mm256_store_ps(held, sums[i][0]);
+      _mm256_store_ps(held + kLanes, sums[i][1]);
+    }
   }
 }
 
-using TileFunction = void (*)(const float*, const float*, int64_t, const Output&, bool);
+using TileFunction = void (*)(const float*, const float*, int64_t, const Output&);
 constexpr TileFunction kTileFunctions[kTileRowsAvx2 + 1] = {
     nullptr,          multiply_tile<1>, multiply_tile<2>, multiply_tile<3>,
     multiply_tile<4>, multiply_tile<5>, multiply_tile<6>};
 
-// Tokens [token_begin, token_end) by the panels of rows [row, row_end), columns from `begin`.
-void multiply_panels(const Work& work, const Range& range, int64_t begin, int64_t depth,
-                     const float* panels) {
-  const int64_t tiles = (work.tokens + kTileRowsAvx2 - 1) / kTileRowsAvx2;
-  const int64_t small = work.tokens / tiles;
-  const int64_t first_small = work.tokens % tiles * (small + 1);
+// The tile that begins at token t.
+struct Tiles {
+  explicit Tiles(int64_t tokens) {
+    const int64_t count = (tokens + kTileRowsAvx2 - 1) / kTileRowsAvx2;
+    small = tokens / count;
+    small_begin = tokens % count * (small + 1);
+  }
+  int64_t rows(int64_t t) const { return t < small_begin ? small + 1 : small; }
+  int64_t small;
+  int64_t small_begin;
+};
+
+// The range's tokens by one panel: columns [begin, begin + depth) of the range's rows. The panel
+// `ahead` rows on is asked for meanwhile.
+void multiply_panel(const Work& work, const Range& range, int64_t begin, int64_t depth,
+                    int64_t ahead, const float* panel, float* sums) {
+  const Tiles tiles(work.tokens);
+  const int64_t width = range.row_end - range.row_begin;
+  Output output = {sums,
+                   nullptr,
+                   work.out_stride,
+                   low_mask(width),
+                   low_mask(width - kLanes),
+                   begin == 0,
+                   begin + depth == work.cols,
+                   work.data + (range.row_begin + ahead) * work.row_bytes +
+                       begin * work.row_bytes / work.cols * kWidth,
+                   work.row_bytes * kWidth / work.cols};
   for (int64_t t = range.token_begin; t < range.token_end;) {
-    const int64_t rows = t < first_small ? small + 1 : small;
-    const float* x = work.x + t * work.cols + begin * rows;
-    const float* w = panels;
-    for (int64_t row = range.row_begin; row < range.row_end; row += kWidth, w += kPanelFloats) {
-      const Output output = {work.out + t * work.out_stride + row, work.out_stride,
-                             low_mask(range.row_end - row), low_mask(range.row_end - row - kLanes)};
-      kTileFunctions[rows](x, w, depth, output, begin == 0);
-    }
+    const int64_t rows = tiles.rows(t);
+    output.out = work.out + t * work.out_stride + range.row_begin;
+    kTileFunctions[rows](work.x + t * work.cols + begin * rows, panel, depth, output);
+    output.sums += rows * kWidth;
+    output.step = 0;  // once is enough
     t += rows;
+  }
+}
+
+// At most kTokens tokens.
+void multiply(const Work& work, const Range& range, std::byte* scratch) {
+  auto* panel = reinterpret_cast<float*>(scratch);
+  float* sums = panel + kPanelFloats;
+  // With many tokens, their columns stay in the second-level cache while several panels pass.
+  const bool few = range.token_end - range.token_begin <= 4 * kTileRowsAvx2;
+  const int64_t group = few ? kWidth : kWidth * kPanels;
+  for (int64_t first = range.row_begin; first < range.row_end; first += group) {
+    const int64_t last = smaller(range.row_end, first + group);
+    for (int64_t c = 0; c < work.cols; c += kDepth) {
+      const int64_t depth = smaller(kDepth, work.cols - c);
+      for (int64_t row = first; row < last; row += kWidth) {
+        unpack_panel(work, row, c, c + depth, panel);
+        multiply_panel(work, {row, smaller(last, row + kWidth), range.token_begin, range.token_end},
+                       c, depth, group, panel, sums + (row - first) / kWidth * kSumFloats);
+      }
+    }
   }
 }
 
 }  // namespace
 
 void prefill_avx2(const Work& work, const Range& range, std::byte* scratch) {
-  auto* panels = reinterpret_cast<float*>(scratch);
-  // With few tiles of tokens a panel is best used while it is in the first-level cache.
-  const bool few = range.token_end - range.token_begin <= 2 * kTileRowsAvx2;
-  const int64_t group = few ? kWidth : kWidth * kPanels;
-  for (int64_t row = range.row_begin; row < range.row_end; row += group) {
-    const int64_t row_end = smaller(range.row_end, row + group);
-    for (int64_t c = 0; c < work.cols; c += kDepth) {
-      const int64_t depth = smaller(kDepth, work.cols - c);
-      for (int64_t i = 0; row + i * kWidth < row_end; ++i) {
-        unpack_panel(work, row + i * kWidth, c, c + depth, panels + i * kPanelFloats);
-      }
-      multiply_panels(work, {row, row_end, range.token_begin, range.token_end}, c, depth, panels);
+  const Tiles tiles(work.tokens);
+  for (int64_t begin = range.token_begin; begin < range.token_end;) {
+    int64_t end = begin;
+    while (end < range.token_end && end + tiles.rows(end) - begin <= kTokens) {
+      end += tiles.rows(end);
     }
+    multiply(work, {range.row_begin, range.row_end, begin, end}, scratch);
+    begin = end;
   }
 }
 
 int64_t scratch_bytes_avx2(int64_t cols) {
-  const int64_t float_bytes = kPanels * kPanelFloats * 4;
+  const int64_t float_bytes = (kPanelFloats + kPanels * kSumFloats) * 4;
   const int64_t int8_bytes = (cols + kColumnPad) * kLanes * 5 / 4;
   return float_bytes > int8_bytes ? float_bytes : int8_bytes;
 }

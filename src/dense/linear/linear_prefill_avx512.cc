@@ -65,26 +65,27 @@ struct UnpackMxfp4 {
   }
 };
 
+// A byte moved to the top of its dword is the weight times 2^24: one shuffle instead of two shifts.
 struct UnpackInt8 {
   static constexpr int64_t kColumns = 16;
   static void unpack(const __m512i (&v)[4], __m512 scale, float* out) {
-    for (int d = 0; d < 4; ++d) {
-      const __m512i w[4] = {_mm512_srai_epi32(_mm512_slli_epi32(v[d], 24), 24),
-                            _mm512_srai_epi32(_mm512_slli_epi32(v[d], 16), 24),
-                            _mm512_srai_epi32(_mm512_slli_epi32(v[d], 8), 24),
-                            _mm512_srai_epi32(v[d], 24)};
-      for (int j = 0; j < 4; ++j) {
-        _mm512_storeu_ps(out + (4 * d + j) * kWidth,
-                         _mm512_mul_ps(_mm512_cvtepi32_ps(w[j]), scale));
+    const __m512i lanes = _mm512_broadcast_i32x4(_mm_setr_epi32(0, 4, 8, 12));
+    const __m512 factor = _mm512_mul_ps(scale, _mm512_set1_ps(0x1.0p-24f));
+    for (int j = 0; j < 4; ++j) {
+      const __m512i order =
+          _mm512_or_si512(_mm512_slli_epi32(_mm512_add_epi32(lanes, _mm512_set1_epi32(j)), 24),
+                          _mm512_set1_epi32(0x00808080));
+      for (int d = 0; d < 4; ++d) {
+        const __m512i w = _mm512_shuffle_epi8(v[d], order);
+        _mm512_storeu_ps(out + (4 * d + j) * kWidth, _mm512_mul_ps(_mm512_cvtepi32_ps(w), factor));
       }
     }
   }
 };
 
-// Columns [begin, end) of 16 rows. As many bytes are asked for from `next` on.
+// Columns [begin, end) of 16 rows.
 template <typename Format>
-void unpack16(const Work& work, int64_t row, int64_t begin, int64_t end, const uint8_t* next,
-              float* out) {
+void unpack16(const Work& work, int64_t row, int64_t begin, int64_t end, float* out) {
   const Rows16 rows(work.data, work.row_bytes, row, work.rows);
   __m512 scales[8] = {};
   constexpr bool kScaled = Format::kColumns >= 16;
@@ -95,10 +96,7 @@ void unpack16(const Work& work, int64_t row, int64_t begin, int64_t end, const u
   int64_t offset = begin / kColumnsPer * 16;
   int64_t c = begin;
   __m512i v[4];
-  for (; c + kColumnsPer <= end; c += kColumnsPer, offset += 16, next += 16 * kLanes) {
-    for (int64_t line = 0; line < 16 * kLanes; line += 64) {
-      _mm_prefetch(reinterpret_cast<const char*>(next + line), _MM_HINT_T1);
-    }
+  for (; c + kColumnsPer <= end; c += kColumnsPer, offset += 16) {
     transpose<Whole>(rows, offset, 16, v);
     Format::unpack(v, kScaled ? scales[(c - begin) / kScaleBlock] : _mm512_setzero_ps(),
                    out + (c - begin) * kWidth);
@@ -110,29 +108,24 @@ void unpack16(const Work& work, int64_t row, int64_t begin, int64_t end, const u
 }
 
 template <typename Format>
-void unpack32(const Work& work, int64_t row, int64_t begin, int64_t end, int64_t ahead,
-              float* out) {
-  const uint8_t* next =
-      work.data + (row + ahead) * work.row_bytes + work.row_bytes * begin / work.cols * kWidth;
-  const int64_t half = work.row_bytes * (end - begin) / work.cols * kLanes;
-  unpack16<Format>(work, row, begin, end, next, out);
-  unpack16<Format>(work, row + kLanes, begin, end, next + half, out + kLanes);
+void unpack32(const Work& work, int64_t row, int64_t begin, int64_t end, float* out) {
+  unpack16<Format>(work, row, begin, end, out);
+  unpack16<Format>(work, row + kLanes, begin, end, out + kLanes);
 }
 
-// Columns [begin, end) of up to 32 rows; those `ahead` rows on are asked for early.
-void unpack_panel(const Work& work, int64_t row, int64_t begin, int64_t end, int64_t ahead,
-                  float* out) {
+// Columns [begin, end) of up to 32 rows.
+void unpack_panel(const Work& work, int64_t row, int64_t begin, int64_t end, float* out) {
   switch (work.format) {
     case MatrixFormat::kF32:
-      return unpack32<UnpackF32>(work, row, begin, end, ahead, out);
+      return unpack32<UnpackF32>(work, row, begin, end, out);
     case MatrixFormat::kF16:
-      return unpack32<UnpackF16>(work, row, begin, end, ahead, out);
+      return unpack32<UnpackF16>(work, row, begin, end, out);
     case MatrixFormat::kBf16:
-      return unpack32<UnpackBf16>(work, row, begin, end, ahead, out);
+      return unpack32<UnpackBf16>(work, row, begin, end, out);
     case MatrixFormat::kMxfp4:
-      return unpack32<UnpackMxfp4>(work, row, begin, end, ahead, out);
+      return unpack32<UnpackMxfp4>(work, row, begin, end, out);
     case MatrixFormat::kInt8:
-      return unpack32<UnpackInt8>(work, row, begin, end, ahead, out);
+      return unpack32<UnpackInt8>(work, row, begin, end, out);
   }
 }
 
@@ -143,27 +136,35 @@ struct Output {
   int64_t stride;  // of out
   __mmask16 low;   // columns of out that exist
   __mmask16 high;
-  bool first, last;  // depth
+  bool first, last;     // depth
+  const uint8_t* next;  // weights to ask for early, `step` bytes a column
+  int64_t step;
 };
 
 // sums (+)= x w over `depth` columns; one accumulator an element, columns in ascending order.
 template <int M>
 void multiply_tile(const float* x, const float* w, int64_t depth, const Output& output) {
   __m512 sums[M][2];
+#pragma GCC unroll 16
   for (int i = 0; i < M; ++i) {
     const float* held = output.sums + i * kWidth;
     sums[i][0] = output.first ? _mm512_setzero_ps() : _mm512_load_ps(held);
     sums[i][1] = output.first ? _mm512_setzero_ps() : _mm512_load_ps(held + kLanes);
   }
+  const uint8_t* next = output.next;
   for (int64_t c = 0; c < depth; ++c) {
+    _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T1);
+    next += output.step;
     const __m512 w0 = _mm512_load_ps(w + c * kWidth);
     const __m512 w1 = _mm512_load_ps(w + c * kWidth + kLanes);
+#pragma GCC unroll 16
     for (int i = 0; i < M; ++i) {
       const __m512 a = _mm512_set1_ps(x[c * M + i]);
       sums[i][0] = _mm512_fmadd_ps(a, w0, sums[i][0]);
       sums[i][1] = _mm512_fmadd_ps(a, w1, sums[i][1]);
     }
   }
+#pragma GCC unroll 16
   for (int i = 0; i < M; ++i) {
     if (output.last) {
       float* out = output.out + i * output.stride;
@@ -183,9 +184,10 @@ constexpr TileFunction kTileFunctions[kTileRowsAvx512 + 1] = {
     multiply_tile<5>,  multiply_tile<6>,  multiply_tile<7>, multiply_tile<8>, multiply_tile<9>,
     multiply_tile<10>, multiply_tile<11>, multiply_tile<12>};
 
-// The range's tokens by one panel: columns [begin, begin + depth) of the range's rows.
+// The range's tokens by one panel: columns [begin, begin + depth) of the range's rows. The panel
+// `ahead` rows on is asked for meanwhile.
 void multiply_panel(const Work& work, const Range& range, int64_t begin, int64_t depth,
-                    const float* panel, float* sums) {
+                    int64_t ahead, const float* panel, float* sums) {
   const Tiles tiles(work.tokens);
   const int64_t width = range.row_end - range.row_begin;
   Output output = {sums,
@@ -194,12 +196,16 @@ void multiply_panel(const Work& work, const Range& range, int64_t begin, int64_t
                    low_mask16(width),
                    low_mask16(width - kLanes),
                    begin == 0,
-                   begin + depth == work.cols};
+                   begin + depth == work.cols,
+                   work.data + (range.row_begin + ahead) * work.row_bytes +
+                       begin * work.row_bytes / work.cols * kWidth,
+                   work.row_bytes * kWidth / work.cols};
   for (int64_t t = range.token_begin; t < range.token_end;) {
     const int64_t rows = tiles.rows(t);
     output.out = work.out + t * work.out_stride + range.row_begin;
     kTileFunctions[rows](work.x + t * work.cols + begin * rows, panel, depth, output);
     output.sums += rows * kWidth;
+    output.step = 0;  // once is enough
     t += rows;
   }
 }
@@ -216,9 +222,9 @@ void multiply(const Work& work, const Range& range, std::byte* scratch) {
     for (int64_t c = 0; c < work.cols; c += kDepth) {
       const int64_t depth = smaller(kDepth, work.cols - c);
       for (int64_t row = first; row < last; row += kWidth) {
-        unpack_panel(work, row, c, c + depth, group, panel);
+        unpack_panel(work, row, c, c + depth, panel);
         multiply_panel(work, {row, smaller(last, row + kWidth), range.token_begin, range.token_end},
-                       c, depth, panel, sums + (row - first) / kWidth * kSumFloats);
+                       c, depth, group, panel, sums + (row - first) / kWidth * kSumFloats);
       }
     }
   }

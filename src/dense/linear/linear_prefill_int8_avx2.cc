@@ -65,9 +65,11 @@ struct Int8Block {
   template <int M>
   static void multiply(const uint8_t* panel, const int8_t* q, int64_t stride,
                        __m256i (&products)[M]) {
+#pragma GCC unroll 8
     for (int k = 0; k < 8; ++k) {
       const __m256i w = _mm256_load_si256(reinterpret_cast<const __m256i*>(panel + 32 * k));
       const __m256i magnitudes = _mm256_abs_epi8(w);
+#pragma GCC unroll 16
       for (int i = 0; i < M; ++i) {
         const __m256i a = _mm256_sign_epi8(broadcast4(q + i * stride + 4 * k), w);
         products[i] = _mm256_add_epi32(products[i], add_pairs(_mm256_maddubs_epi16(magnitudes, a)));
@@ -98,16 +100,20 @@ struct Mxfp4Block {
   template <int M>
   static void multiply(const uint8_t* panel, const int8_t* q, int64_t stride,
                        __m256i (&products)[M]) {
+#pragma GCC unroll 2
     for (int half = 0; half < 2; ++half) {
       __m256i pairs[M];
+#pragma GCC unroll 4
       for (int j = 0; j < 4; ++j) {
         const int k = 4 * half + j;
         const __m256i w = _mm256_load_si256(reinterpret_cast<const __m256i*>(panel + 32 * k));
+#pragma GCC unroll 16
         for (int i = 0; i < M; ++i) {
           const __m256i p = _mm256_maddubs_epi16(w, broadcast4(q + i * stride + 4 * k));
           pairs[i] = j == 0 ? p : _mm256_add_epi16(pairs[i], p);
         }
       }
+#pragma GCC unroll 16
       for (int i = 0; i < M; ++i) {
         products[i] = _mm256_add_epi32(products[i], add_pairs(pairs[i]));
       }
@@ -148,12 +154,14 @@ void multiply_tile(const Work& work, int64_t token, int64_t row, const Panel& pa
   const int32_t* q_sums = work.q_sums + token * work.q_block_stride;
   for (int64_t block = 0; block < work.cols / kScaleBlock; ++block) {
     __m256i products[M];
+#pragma GCC unroll 16
     for (int i = 0; i < M; ++i) {
       products[i] = _mm256_set1_epi32(q_sums[i * work.q_block_stride + block]);
     }
     Format::multiply(panel.bytes + block * kBlockBytes, q + block * kScaleBlock, work.q_stride,
                      products);
     const __m256 scale = _mm256_load_ps(panel.scales + block * kLanes);
+#pragma GCC unroll 16
     for (int i = 0; i < M; ++i) {
       const __m256 both =
           _mm256_mul_ps(scale, _mm256_broadcast_ss(q_scales + i * work.q_block_stride + block));
@@ -163,6 +171,7 @@ void multiply_tile(const Work& work, int64_t token, int64_t row, const Panel& pa
   const int64_t n = smaller(work.rows - row, kLanes);
   const __m256i mask = _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)),
                                           _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+#pragma GCC unroll 16
   for (int i = 0; i < M; ++i) {
     _mm256_maskstore_ps(work.out + (token + i) * work.out_stride + row, mask, sums[i]);
   }

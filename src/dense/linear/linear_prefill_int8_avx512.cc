@@ -93,24 +93,29 @@ void multiply_tile(const Tile& tile) {
   const uint8_t* next = tile.next;
   for (int64_t block = 0; block < tile.blocks; ++block, record += kRecordBytes * M) {
     __m512i products[M];
+#pragma GCC unroll 16
     for (int i = 0; i < M; ++i) {
       products[i] = broadcast(record + 36 * M + 4 * i);
     }
+#pragma GCC unroll 8
     for (int k = 0; k < 8; ++k) {
       const __m512i w = _mm512_load_si512(tile.panel.bytes + block * kBlockBytes + 64 * k);
       _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T1);
       next += tile.step;
+#pragma GCC unroll 16
       for (int i = 0; i < M; ++i) {
         products[i] = _mm512_dpbusd_epi32(products[i], w, broadcast(record + 4 * (k * M + i)));
       }
     }
     const __m512 scale = _mm512_load_ps(tile.panel.scales + block * kLanes);
+#pragma GCC unroll 16
     for (int i = 0; i < M; ++i) {
       const __m512 both =
           _mm512_mul_ps(scale, _mm512_castsi512_ps(broadcast(record + 32 * M + 4 * i)));
       sums[i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(products[i]), both, sums[i]);
     }
   }
+#pragma GCC unroll 16
   for (int i = 0; i < M; ++i) {
     _mm512_mask_storeu_ps(tile.out + i * tile.out_stride, tile.mask, sums[i]);
   }

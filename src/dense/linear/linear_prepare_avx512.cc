@@ -2,6 +2,7 @@
 #include <immintrin.h>
 
 #include "dense/linear/linear_kernels.h"
+#include "dense/linear/linear_rows_avx512.h"
 
 namespace triax::dense::linear_internal {
 namespace {
@@ -100,20 +101,21 @@ void pack_decode_avx512(const float* x, int64_t cols, float* packed) {
 }
 
 void pack_tile_avx512(const float* x, int64_t stride, int64_t rows, int64_t cols, float* packed) {
-  const __mmask16 row_mask = static_cast<__mmask16>((1U << rows) - 1U);
-  alignas(64) int64_t offsets[16] = {};
-  for (int64_t i = 0; i < rows; ++i) {
-    offsets[i] = i * stride;
+  const Rows16 in(reinterpret_cast<const uint8_t*>(x), stride * 4, 0, rows);
+  const __mmask16 mask = low_mask16(rows);
+  __m512i v[4];
+  int64_t c = 0;
+  for (; c + 4 <= cols; c += 4) {
+    transpose<Whole>(in, 4 * c, 16, v);
+    for (int64_t i = 0; i < 4; ++i) {
+      _mm512_mask_storeu_ps(packed + (c + i) * rows, mask, _mm512_castsi512_ps(v[i]));
+    }
   }
-  const __m512i low = _mm512_load_si512(offsets);
-  const __m512i high = _mm512_load_si512(offsets + 8);
-  for (int64_t c = 0; c < cols; ++c) {
-    const __m256 a = _mm512_mask_i64gather_ps(
-        _mm256_setzero_ps(), static_cast<__mmask8>(row_mask & 255U), low, x + c, sizeof(float));
-    const __m256 b = _mm512_mask_i64gather_ps(
-        _mm256_setzero_ps(), static_cast<__mmask8>(row_mask >> 8), high, x + c, sizeof(float));
-    _mm512_mask_storeu_ps(packed + c * rows, row_mask,
-                          _mm512_insertf32x8(_mm512_castps256_ps512(a), b, 1));
+  if (c < cols) {
+    transpose<Part>(in, 4 * c, 4 * (cols - c), v);
+    for (int64_t i = 0; c + i < cols; ++i) {
+      _mm512_mask_storeu_ps(packed + (c + i) * rows, mask, _mm512_castsi512_ps(v[i]));
+    }
   }
 }
 

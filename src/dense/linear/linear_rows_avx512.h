@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kLanes = 16;
 
-int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+[[maybe_unused]] int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 // 16 rows; rows beyond the matrix repeat the last one and are not stored.
 struct Rows16 {
@@ -56,7 +56,8 @@ __attribute__((always_inline)) inline void transpose(const Rows16& rows, int64_t
 }
 
 // Scales of 16 rows, blocks [block, block + n), n <= 8, as floats.
-void unpack_scales(const Work& work, int64_t row, int64_t block, int64_t n, __m512 (&scales)[8]) {
+[[maybe_unused]] void unpack_scales(const Work& work, int64_t row, int64_t block, int64_t n,
+                                    __m512 (&scales)[8]) {
   const Rows16 rows(work.scales, work.scale_row_bytes, row, work.rows);
   __m512i v[4];
   if (work.format == MatrixFormat::kMxfp4) {
@@ -79,7 +80,7 @@ void unpack_scales(const Work& work, int64_t row, int64_t block, int64_t n, __m5
 }
 
 // The lowest n bits.
-__mmask16 low_mask16(int64_t n) {
+[[maybe_unused]] __mmask16 low_mask16(int64_t n) {
   return n >= 16  ? __mmask16{0xffff}
          : n <= 0 ? __mmask16{0}
                   : static_cast<__mmask16>((1U << n) - 1U);
