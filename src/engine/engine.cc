@@ -1,0 +1,126 @@
+#include "engine/engine.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <filesystem>
+
+namespace triax::engine {
+namespace {
+
+constexpr int64_t kContextTokensDefault = 32768;
+constexpr int kThreadsMax = 1024;
+
+Status validate(const EngineOptions& options) {
+  if (options.threads < 1 || options.threads > kThreadsMax) {
+    return Status::invalid_argument(
+        fmt::format("threads is {}, expected 1 to {}", options.threads, kThreadsMax));
+  }
+  if (options.isa > best_isa()) {
+    return Status::invalid_argument(fmt::format("this CPU does not run {}; its best is {}",
+                                                isa_name(options.isa), isa_name(best_isa())));
+  }
+  if (options.prefill_chunk < 1 || options.sequences < 1 || options.context_tokens < 0) {
+    return Status::invalid_argument(
+        "prefill chunk and sequences must be at least 1, context tokens at least 0");
+  }
+  return {};
+}
+
+int64_t context_of(const checkpoint::ModelConfig& config, const EngineOptions& options) {
+  if (options.context_tokens > 0) {
+    return options.context_tokens;
+  }
+  // A limit in a config is what the model was trained for; the architecture has none.
+  return config.max_position > 0 ? std::min(config.max_position, kContextTokensDefault)
+                                 : kContextTokensDefault;
+}
+
+}  // namespace
+
+Engine::Engine(model::ModelWeights weights, const EngineOptions& options, int64_t context_tokens)
+    : options_(options),
+      context_tokens_(context_tokens),
+      device_(options.backend, options.isa, options.threads),
+      model_(std::move(weights)),
+      pool_(model_.config(), {options.sequences, context_tokens * options.sequences}) {
+  forward_options_.experts = options.experts;
+  forward_options_.dense = options.dense;
+}
+
+Result<std::unique_ptr<Engine>> Engine::create(model::ModelWeights weights,
+                                               const EngineOptions& options) {
+  if (Status s = validate(options); !s.ok()) {
+    return s;
+  }
+  const int64_t context = context_of(weights.config, options);
+  return std::unique_ptr<Engine>(new Engine(std::move(weights), options, context));
+}
+
+Result<std::unique_ptr<Engine>> Engine::open(const std::string& directory,
+                                             const EngineOptions& options) {
+  Result<checkpoint::Checkpoint> opened = checkpoint::Checkpoint::open(directory);
+  if (!opened.ok()) {
+    return opened.status();
+  }
+  auto checkpoint = std::make_shared<const checkpoint::Checkpoint>(std::move(*opened));
+  Result<model::ModelWeights> weights = model::bind_weights(checkpoint);
+  if (!weights.ok()) {
+    return weights.status();
+  }
+  Result<std::unique_ptr<Engine>> engine = create(std::move(*weights), options);
+  if (!engine.ok()) {
+    return engine;
+  }
+  (*engine)->generation_ = checkpoint->generation();
+  (*engine)->notes_ = checkpoint->notes();
+  if (std::filesystem::exists(std::filesystem::path(directory) / "tiktoken.model")) {
+    Result<text::Tokenizer> tokenizer = text::Tokenizer::load(directory);
+    if (!tokenizer.ok()) {
+      return tokenizer.status();
+    }
+    if (tokenizer->size() > (*engine)->config().vocab) {
+      return Status::invalid_argument(fmt::format(
+          "{}: the vocabulary has {} tokens, the model's embedding {}; the files belong "
+          "to different models",
+          directory, tokenizer->size(), (*engine)->config().vocab));
+    }
+    (*engine)->tokenizer_ = std::move(*tokenizer);
+  }
+  return engine;
+}
+
+Status Engine::prefill(model::SequenceState& state, std::span<const int32_t> tokens,
+                       model::LogitRows rows, TensorView logits,
+                       const std::function<bool(int64_t)>& progress) {
+  const auto total = static_cast<int64_t>(tokens.size());
+  if (state.length() + total > context_tokens_) {
+    return Status::invalid_argument(
+        fmt::format("{} tokens after {} exceed the context of {}; shorten the prompt or raise "
+                    "--context",
+                    total, state.length(), context_tokens_));
+  }
+  for (int64_t begin = 0; begin < total; begin += options_.prefill_chunk) {
+    const int64_t end = std::min(total, begin + options_.prefill_chunk);
+    model::SequenceInput input{
+        &state, tokens.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)), rows};
+    TensorView out;
+    if (rows == model::LogitRows::kAll) {
+      out = logits.rows(begin, end);
+    } else if (rows == model::LogitRows::kLast && end == total) {
+      out = logits;
+    } else {
+      input.logits = model::LogitRows::kNone;
+    }
+    if (Status s = model_.forward(device_, pool_, std::span(&input, 1), forward_options_, out);
+        !s.ok()) {
+      return s;
+    }
+    if (progress && !progress(end)) {
+      return Status::cancelled(fmt::format("stopped after {} of {} tokens", end, total));
+    }
+  }
+  return {};
+}
+
+}  // namespace triax::engine

@@ -1,0 +1,78 @@
+// A model with its text, its memory and the machine it runs on, ready to answer.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "base/status.h"
+#include "device/device.h"
+#include "model/model.h"
+#include "model/sequence_state.h"
+#include "text/tokenizer.h"
+
+namespace triax::engine {
+
+struct EngineOptions {
+  Backend backend = Backend::kCpu;
+  Isa isa = best_isa();
+  int threads = hardware_threads();
+  int64_t sequences = 4;        // sequence slots
+  int64_t context_tokens = 0;   // latents of all sequences; 0: min(model's limit, 32,768)
+  int64_t prefill_chunk = 512;  // tokens of a prompt that one step takes
+  dense::Activations experts = dense::Activations::kF32;
+  dense::Activations dense = dense::Activations::kF32;
+};
+
+/// Runs one sequence at a time. Not thread-safe.
+class Engine {
+ public:
+  /// Opens a model's directory: weights mapped, vocabulary read when the directory has one.
+  /// Errors     those of Checkpoint::open and Tokenizer::load; kInvalidArgument for a bad option
+  static Result<std::unique_ptr<Engine>> open(const std::string& directory,
+                                              const EngineOptions& options);
+
+  /// From weights made elsewhere, without a vocabulary.
+  static Result<std::unique_ptr<Engine>> create(model::ModelWeights weights,
+                                                const EngineOptions& options);
+
+  /// Runs `tokens` through the model in chunks. `progress` (may be empty) is told after each chunk
+  /// how many of them are done; it returns false to stop, which gives kCancelled and leaves the
+  /// state at the end of that chunk.
+  /// Shapes     logits: row_count(rows) x vocabulary, see model::LogitRows
+  Status prefill(model::SequenceState& state, std::span<const int32_t> tokens,
+                 model::LogitRows rows, TensorView logits,
+                 const std::function<bool(int64_t done)>& progress = {});
+
+  const model::Model& model() const { return model_; }
+  const checkpoint::ModelConfig& config() const { return model_.config(); }
+  const Device& device() const { return device_; }
+  model::StatePool& pool() { return pool_; }
+  const EngineOptions& options() const { return options_; }
+  /// Null when the model's directory has no vocabulary.
+  const text::Tokenizer* tokenizer() const { return tokenizer_ ? &*tokenizer_ : nullptr; }
+  /// The model's recommended settings, when its directory has them.
+  const std::optional<checkpoint::GenerationConfig>& generation() const { return generation_; }
+  /// What opening had to say, one line each.
+  const std::vector<std::string>& notes() const { return notes_; }
+  /// Tokens of context that one sequence may have here.
+  int64_t context_tokens() const { return context_tokens_; }
+
+  model::ForwardOptions& forward_options() { return forward_options_; }
+
+ private:
+  Engine(model::ModelWeights weights, const EngineOptions& options, int64_t context_tokens);
+
+  EngineOptions options_;
+  int64_t context_tokens_;
+  OwnedDevice device_;
+  model::Model model_;
+  model::StatePool pool_;
+  model::ForwardOptions forward_options_;
+  std::optional<text::Tokenizer> tokenizer_;
+  std::optional<checkpoint::GenerationConfig> generation_;
+  std::vector<std::string> notes_;
+};
+
+}  // namespace triax::engine

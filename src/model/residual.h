@@ -1,0 +1,52 @@
+// The depth axis: how each sublayer's input is made from what came before. Internal to model.
+#pragma once
+
+#include <vector>
+
+#include "model/step.h"
+
+namespace triax::model {
+
+/// The residual stream of one forward pass.
+///   ordinary:  h = p everywhere
+///   AttnRes:   h = attn_res(R + [p]) with R the banked block sums; at the first layer of a block p
+///              is banked after its attention input is mixed, and starts anew (spec 2.4)
+class ResidualStream {
+ public:
+  /// `partial` [T, D] holds the embeddings and becomes the running sum p.
+  ResidualStream(const Step& step, const ModelWeights& weights, Workspace::Scope& scope,
+                 TensorView partial);
+
+  /// The input of the attention of `layer`, into h [T, D]; banks the block where one ends.
+  Status attention_input(int64_t layer, TensorView h);
+  /// The input of the FFN of `layer`.
+  Status ffn_input(int64_t layer, TensorView h);
+  /// The input of the final norm, for rows [T] selected by `rows`, into h [rows, D].
+  Status output(std::span<const int64_t> rows, TensorView h);
+
+  /// p += delta [T, D], or p = delta where a block has just begun.
+  void add(ConstTensorView delta);
+
+  TensorView partial() const { return partial_; }
+
+ private:
+  bool depth_attention() const { return block_ > 0; }
+  Status mix(ConstTensorView query, TensorView h);
+  Status bank(int64_t layer);
+
+  const Step& step_;
+  const ModelWeights& weights_;
+  Workspace::Scope& scope_;
+  int64_t block_ = 0;
+  bool fresh_ = false;  // p was just banked: the next delta replaces it
+  TensorView partial_;
+  std::vector<ConstTensorView> banked_;
+
+  // Two-phase inference: the banked part of every query until the next boundary.
+  bool two_phase_ = false;
+  Tensor queries_;
+  TensorView acc_, max_, sum_;  // [Q, T, D], [Q, T], [Q, T]
+  int64_t next_query_ = 0;
+};
+
+}  // namespace triax::model

@@ -1,0 +1,84 @@
+// A model's weights as its layers use them: packed matrices by reference, vectors as float32.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/config.h"
+#include "tensor/matrix.h"
+#include "tensor/quantize.h"
+#include "tensor/tensor.h"
+#include "width/latent_moe/latent_moe.h"
+
+namespace triax::model {
+
+struct KdaWeights {
+  MatrixView q, k, v, o, b;       // [HK, D] x3, [D, HV], [H, D]
+  MatrixView f_a, f_b;            // decay: [K, D], [HK, K]
+  MatrixView g, g_a, g_b;         // output gate: full rank g, or g_b g_a
+  Tensor conv;                    // [4, 3 H K]: q, k, v channels side by side, taps outermost
+  Tensor a_log, dt_bias, o_norm;  // [H], [H, K], [V]
+};
+
+struct MlaWeights {
+  MatrixView q;            // [H (D+E), D], or empty and
+  MatrixView q_a, q_b;     // [Rq, D], [H (D+E), Rq]
+  MatrixView kv_a, kv_b;   // [R+E, D], [H (D+V), R]
+  MatrixView g, o;         // [HV, D] or empty, [D, HV]
+  Tensor q_norm, kv_norm;  // [Rq] or empty, [R]
+};
+
+struct MoeWeights {
+  MatrixView router, latent_down, latent_up;
+  Tensor router_bias, latent_norm;
+  std::vector<width::MlpWeights> experts;
+  width::MlpWeights shared;
+
+  width::LatentMoeWeights view() const;
+};
+
+struct LayerWeights {
+  checkpoint::LayerKind kind = checkpoint::LayerKind::kKda;
+  bool dense = false;            // the FFN: dense MLP or mixture of experts
+  Tensor attn_norm, ffn_norm;    // [D]
+  Tensor attn_query, ffn_query;  // [D]: pseudo-query times norm weight; empty without AttnRes
+  KdaWeights kda;
+  MlaWeights mla;
+  width::MlpWeights mlp;
+  MoeWeights moe;
+};
+
+/// Ownership  matrices point into `checkpoint` (mapped) or `owned` (made in memory), which live
+///            as long as this object
+struct ModelWeights {
+  checkpoint::ModelConfig config;
+  MatrixView embedding, lm_head;  // [vocabulary, D]
+  Tensor final_norm;              // [D]
+  Tensor final_query;             // [D]; empty without AttnRes
+  std::vector<LayerWeights> layers;
+
+  std::shared_ptr<const checkpoint::Checkpoint> checkpoint;
+  std::vector<OwnedMatrix> owned;
+};
+
+/// Binds a validated checkpoint. Nothing but vectors is copied.
+Result<ModelWeights> bind_weights(std::shared_ptr<const checkpoint::Checkpoint> checkpoint);
+
+/// How random weights are stored.
+struct RandomWeightsOptions {
+  MatrixFormat experts = MatrixFormat::kMxfp4;
+  MatrixFormat dense = MatrixFormat::kInt8;  // all other matrices but router, beta, embedding
+  uint64_t seed = 1;
+};
+
+/// Weights of any shape, made in memory with values of a trained model's size: for benchmarks.
+/// Errors     kInvalidArgument when a width is not a multiple of 32 and the format needs it,
+///            kResourceExhausted when they do not fit into the memory that is available
+Result<ModelWeights> random_weights(const checkpoint::ModelConfig& config,
+                                    const RandomWeightsOptions& options);
+
+}  // namespace triax::model
