@@ -47,9 +47,10 @@ ModelSummary summarize(const ModelConfig& config) {
   for (const TensorSpec& spec : tensor_specs(config)) {
     const int64_t n = elements(spec);
     summary.parts[static_cast<size_t>(spec.part)].parameters += n;
-    if (spec.role == Role::kExpert && mxfp4) {
+    const bool blocks = spec.role != Role::kVector && spec.shape[1] % kScaleBlock == 0;
+    if (blocks && spec.role == Role::kExpert && mxfp4) {
       add_bytes(summary, spec.part, ElementType::kU8, n / 2 + n / kScaleBlock);
-    } else if (spec.role == Role::kDense && int8 && spec.part != Part::kEmbedding) {
+    } else if (blocks && spec.role == Role::kDense && int8 && spec.part != Part::kEmbedding) {
       add_bytes(summary, spec.part, ElementType::kI8, n);
       add_bytes(summary, spec.part, ElementType::kBf16, n / kScaleBlock * kBf16Bytes);
     } else {

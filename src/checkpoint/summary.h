@@ -34,7 +34,7 @@ struct ModelSummary {
 };
 
 /// Bytes follow the vendors' number types: MXFP4 experts when the config has such a group, else
-/// bf16; int8 matrices when it has that group (quantize.h).
+/// bf16; int8 dense matrices, the embedding excepted, when it has that group (quantize.h).
 ModelSummary summarize(const ModelConfig& config);
 
 }  // namespace triax::checkpoint
