@@ -148,7 +148,8 @@ void pair_products(const KdaScratch& s, int64_t rows) {
   }
 }
 
-/// A tile of kTileRows rows and kVectors vectors, in registers.
+/// A tile of kTileRows rows and kVectors vectors, in registers. Functions that loop over one are
+/// not inlined, so that its pointers have registers, too.
 template <typename L, int kVectors>
 struct Tile {
   typename L::Reg at[kTileRows][kVectors];
@@ -177,7 +178,8 @@ template <typename L, int kVectors>
 
 /// Rows row .. row + 3 of U in the columns of the tile, from rows above.
 template <typename L, int kVectors>
-void solve_tile(const KdaProblem& p, const KdaScratch& s, int64_t row, int64_t column) {
+[[gnu::noinline]] void solve_tile(const KdaProblem& p, const KdaScratch& s, int64_t row,
+                                  int64_t column) {
   Tile<L, kVectors> tile;
   float* u = s.u + column;
   const float* kk = s.kk + row * kPieceRows;
@@ -213,8 +215,8 @@ void solve_tile(const KdaProblem& p, const KdaScratch& s, int64_t row, int64_t c
 
 /// Rows row .. row + 3 (below `rows`) of out in the columns of the tile; row 0 is not written.
 template <typename L, int kVectors>
-void output_tile(const KdaProblem& p, const KdaScratch& s, int64_t row, int64_t rows,
-                 int64_t column, float* out) {
+[[gnu::noinline]] void output_tile(const KdaProblem& p, const KdaScratch& s, int64_t row,
+                                   int64_t rows, int64_t column, float* out) {
   Tile<L, kVectors> tile;
   const float* u = s.u + column;
   const float* qk = s.qk + row * kPieceRows;
@@ -244,22 +246,31 @@ void output_tile(const KdaProblem& p, const KdaScratch& s, int64_t row, int64_t 
   }
 }
 
-/// All rows of U and of out in a panel of columns.
+/// A piece: `rows` (2 .. 64) tokens from t on of head h, of a sequence that ends at token `end`.
+struct Piece {
+  int64_t t, end, h, rows;
+};
+
+/// All rows of U and of out in a panel of columns; meanwhile the next piece's tokens come in.
 template <typename L, int kVectors>
-void solve_panel(const KdaProblem& p, const KdaScratch& s, int64_t rows, int64_t column,
-                 float* out) {
-  for (int64_t row = 0; row < rows; row += kTileRows) {
+void solve_panel(const KdaProblem& p, const KdaScratch& s, const Piece& piece, int64_t column) {
+  float* out = p.out + piece.t * p.out_token + piece.h * p.out_head;
+  for (int64_t row = 0; row < piece.rows; row += kTileRows) {
+    const int64_t next = piece.t + piece.rows + row;
+    for (int64_t i = 0; i < kTileRows && column == 0 && next + i < piece.end; ++i) {
+      prefetch_token(p, next + i, piece.h);
+    }
     if (p.has_delta) {
       solve_tile<L, kVectors>(p, s, row, column);
     }
-    output_tile<L, kVectors>(p, s, row, rows, column, out + row * p.out_token);
+    output_tile<L, kVectors>(p, s, row, piece.rows, column, out + row * p.out_token);
   }
 }
 
 /// kRows rows of the state, kVectors vectors of channels from c on: S <- S D + U^T Kr.
 template <typename L, int kRows, int kVectors>
-void update_tile(const KdaProblem& p, const KdaScratch& s, int64_t rows, const float* u, int64_t c,
-                 float* state) {
+[[gnu::noinline]] void update_tile(const KdaProblem& p, const KdaScratch& s, int64_t rows,
+                                   const float* u, int64_t c, float* state) {
   typename L::Reg sum[kRows][kVectors];
   int lanes[kVectors];
   for (int i = 0; i < kVectors; ++i) {
@@ -330,41 +341,41 @@ void pad_rows(const KdaScratch& s, int64_t rows) {
   }
 }
 
-/// `rows` (2 .. 64) tokens from t on of head h, of a sequence that ends at token `end`.
 template <typename L>
-void chunk_piece(const KdaProblem& p, const KdaScratch& s, int64_t t, int64_t end, int64_t h,
-                 int64_t rows, float* state) {
-  for (int64_t i = 0; i < rows; ++i) {
-    prefetch_row(p.out + (t + i) * p.out_token + h * p.out_head, p.values);
-    prepare_token<L>(p, t + i, h, i, s);
+void prepare_piece(const KdaProblem& p, const KdaScratch& s, const Piece& piece) {
+  for (int64_t i = 0; i < piece.rows; ++i) {
+    prefetch_row(p.out + (piece.t + i) * p.out_token + piece.h * p.out_head, p.values);
+    prepare_token<L>(p, piece.t + i, piece.h, i, s);
   }
-  pad_rows<L>(s, rows);
+  pad_rows<L>(s, piece.rows);
+}
+
+template <typename L>
+void chunk_piece(const KdaProblem& p, const KdaScratch& s, const Piece& piece, float* state) {
+  prepare_piece<L>(p, s, piece);
   // The first token's output has the bits of the recurrent form, which a call that ends with it
   // takes.
   recurrent_step<L, StepKind::kOutputOnly>(p, s, state, s.first);
-  pair_products<L>(s, rows);
+  pair_products<L>(s, piece.rows);
   transpose_state<L>(p, s, state);
-  float* out = p.out + t * p.out_token + h * p.out_head;
-  for (int64_t i = t + rows; i < end && i < t + rows + kPieceRows; ++i) {
-    prefetch_token(p, i, h);  // the next piece's
-  }
   const int64_t panel = L::kPanel * L::kWidth;
   int64_t column = 0;
   for (; column + panel <= s.value_pad; column += panel) {
-    solve_panel<L, L::kPanel>(p, s, rows, column, out);
+    solve_panel<L, L::kPanel>(p, s, piece, column);
   }
   for (; column < s.value_pad; column += L::kWidth) {
-    solve_panel<L, 1>(p, s, rows, column, out);
+    solve_panel<L, 1>(p, s, piece, column);
   }
+  float* out = p.out + piece.t * p.out_token + piece.h * p.out_head;
   for (int64_t v = 0; v < p.values; ++v) {
     out[v] = s.first[v];
   }
   int64_t c = 0;
   for (; c + panel <= p.keys; c += panel) {
-    update_panel<L, L::kPanel>(p, s, rows, c, state);
+    update_panel<L, L::kPanel>(p, s, piece.rows, c, state);
   }
   for (; c < p.keys; c += L::kWidth) {
-    update_panel<L, 1>(p, s, rows, c, state);
+    update_panel<L, 1>(p, s, piece.rows, c, state);
   }
 }
 
@@ -397,7 +408,7 @@ template <typename L>
       prepare_token<L>(p, t, h, 0, s);
       recurrent_step<L, StepKind::kUpdate>(p, s, state, p.out + t * p.out_token + h * p.out_head);
     } else {
-      chunk_piece<L>(p, s, t, end, h, rows, state);
+      chunk_piece<L>(p, s, {.t = t, .end = end, .h = h, .rows = rows}, state);
     }
     t += rows;
     position += rows;

@@ -115,57 +115,76 @@ void prepare_token(const KdaProblem& p, int64_t t, int64_t h, int64_t row, const
   s.beta[row] = beta_of<L>(p, t, h);
 }
 
+/// How far ahead of its use a row of the state is asked for; the next head's rows follow.
+constexpr int64_t kPrefetchRows = 16;
+
 /// What a step leaves behind: only the output, or the new state, too.
 enum class StepKind { kOutputOnly, kUpdate };
 
-/// kRows rows of the state through one token (row 0 of the scratch): out [kRows].
+/// What a step needs of its token (row 0 of the scratch), over the padded channels.
+struct StepToken {
+  const float* q;
+  const float* k;
+  const float* decay;
+  const float* decayed_k;  // decay * k
+  float beta;
+  bool has_delta;
+};
+
+/// kRows rows of the state [., keys], `stride` floats apart, through one token: out [kRows]. Not
+/// inlined, so that its pointers have registers.
 template <typename L, StepKind kKind, int kRows>
-void step_rows(const KdaProblem& p, const KdaScratch& s, float* state, const float* v, float* out) {
+[[gnu::noinline]] void step_rows(const StepToken& token, int64_t keys, float* state, int64_t stride,
+                                 const float* v, float* out) {
   using Reg = typename L::Reg;
-  const int64_t full = p.keys / L::kWidth * L::kWidth;
-  const int rest = static_cast<int>(p.keys - full);
-  const float* decayed_k = s.tail;  // decay * k
+  const int64_t full = keys / L::kWidth * L::kWidth;
+  const int rest = static_cast<int>(keys - full);
   float sums[8];
-  float step[8];
   Reg sum[8];
+  Reg step[kRows];
   for (int r = 0; r < 8; ++r) {
     sum[r] = L::zero();
     sums[r] = 0.0f;
   }
-  if (p.has_delta) {
+  if (token.has_delta) {
     for (int64_t c = 0; c < full; c += L::kWidth) {
-      const Reg x = L::load(decayed_k + c);
+      const Reg x = L::load(token.decayed_k + c);
       for (int r = 0; r < kRows; ++r) {
-        sum[r] = L::fma(L::load(state + r * p.state_row + c), x, sum[r]);
+        const float* row = state + r * stride + c;
+        __builtin_prefetch(row + kPrefetchRows * stride);
+        sum[r] = L::fma(L::load(row), x, sum[r]);
       }
     }
     for (int r = 0; r < kRows && rest > 0; ++r) {
-      sum[r] = L::fma(L::load_n(state + r * p.state_row + full, rest), L::load(decayed_k + full),
+      sum[r] = L::fma(L::load_n(state + r * stride + full, rest), L::load(token.decayed_k + full),
                       sum[r]);
     }
     L::sum8(sum, sums);
   }
   for (int r = 0; r < kRows; ++r) {
-    step[r] = s.beta[0] * (v[r] - sums[r]);
+    step[r] = L::set(token.beta * (v[r] - sums[r]));
     sum[r] = L::zero();
   }
-  const auto update = [&](int64_t c, int r, Reg old) {
-    const Reg fresh = L::fma(L::set(step[r]), L::load(s.k + c), L::mul(old, L::load(s.decay + c)));
-    sum[r] = L::fma(fresh, L::load(s.q + c), sum[r]);
-    return fresh;
-  };
   for (int64_t c = 0; c < full; c += L::kWidth) {
+    const Reg k = L::load(token.k + c);
+    const Reg q = L::load(token.q + c);
+    const Reg decay = L::load(token.decay + c);
     for (int r = 0; r < kRows; ++r) {
-      const Reg fresh = update(c, r, L::load(state + r * p.state_row + c));
+      float* row = state + r * stride + c;
+      const Reg fresh = L::fma(step[r], k, L::mul(L::load(row), decay));
+      sum[r] = L::fma(fresh, q, sum[r]);
       if constexpr (kKind == StepKind::kUpdate) {
-        L::store(state + r * p.state_row + c, fresh);
+        L::store(row, fresh);
       }
     }
   }
   for (int r = 0; r < kRows && rest > 0; ++r) {
-    const Reg fresh = update(full, r, L::load_n(state + r * p.state_row + full, rest));
+    float* row = state + r * stride + full;
+    const Reg old = L::mul(L::load_n(row, rest), L::load(token.decay + full));
+    const Reg fresh = L::fma(step[r], L::load(token.k + full), old);
+    sum[r] = L::fma(fresh, L::load(token.q + full), sum[r]);
     if constexpr (kKind == StepKind::kUpdate) {
-      L::store_n(state + r * p.state_row + full, fresh, rest);
+      L::store_n(row, fresh, rest);
     }
   }
   L::sum8(sum, sums);
@@ -181,12 +200,18 @@ void recurrent_step(const KdaProblem& p, const KdaScratch& s, float* state, floa
   for (int64_t c = 0; c < s.key_pad; c += L::kWidth) {
     L::store(s.tail + c, L::mul(L::load(s.decay + c), L::load(s.k + c)));
   }
+  const StepToken token{.q = s.q,
+                        .k = s.k,
+                        .decay = s.decay,
+                        .decayed_k = s.tail,
+                        .beta = s.beta[0],
+                        .has_delta = p.has_delta};
   int64_t v = 0;
   for (; v + 8 <= p.values; v += 8) {
-    step_rows<L, kKind, 8>(p, s, state + v * p.state_row, s.u + v, out + v);
+    step_rows<L, kKind, 8>(token, p.keys, state + v * p.state_row, p.state_row, s.u + v, out + v);
   }
   for (; v < p.values; ++v) {
-    step_rows<L, kKind, 1>(p, s, state + v * p.state_row, s.u + v, out + v);
+    step_rows<L, kKind, 1>(token, p.keys, state + v * p.state_row, p.state_row, s.u + v, out + v);
   }
 }
 
