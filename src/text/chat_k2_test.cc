@@ -81,15 +81,15 @@ TEST(ChatK2, the_tools_name_is_read_from_a_call_id) {
 }
 
 TEST(Chat, the_format_follows_from_the_special_tokens) {
-  const Tokenizer k3 = small_tokenizer(SpecialSet::kKimiK3);
-  const Tokenizer k2 = small_tokenizer(SpecialSet::kKimiK2);
+  const Tokenizer k3 = test_tokenizer(SpecialSet::kKimiK3);
+  const Tokenizer k2 = test_tokenizer(SpecialSet::kKimiK2);
   EXPECT_EQ(detect_chat_format(k3).value(), ChatFormat::kKimiK3);
   EXPECT_EQ(detect_chat_format(k2).value(), ChatFormat::kKimiK2);
 }
 
 TEST(Chat, generation_stops_at_the_end_of_a_message) {
-  const Tokenizer k3 = small_tokenizer(SpecialSet::kKimiK3);
-  const Tokenizer k2 = small_tokenizer(SpecialSet::kKimiK2);
+  const Tokenizer k3 = test_tokenizer(SpecialSet::kKimiK3);
+  const Tokenizer k2 = test_tokenizer(SpecialSet::kKimiK2);
   EXPECT_EQ(stop_token_ids(ChatFormat::kKimiK3, k3),
             (std::vector<int32_t>{*k3.special("<|end_of_msg|>"), *k3.special("[EOS]")}));
   EXPECT_EQ(stop_token_ids(ChatFormat::kKimiK2, k2).front(), *k2.special("<|im_end|>"));
@@ -108,7 +108,7 @@ TEST(Chat, the_next_prompt_continues_prompt_and_answer) {
   for (int i = 0; i < 200; ++i) {
     const ChatFormat format = i % 2 == 0 ? ChatFormat::kKimiK3 : ChatFormat::kKimiK2;
     const Tokenizer tokenizer =
-        small_tokenizer(i % 2 == 0 ? SpecialSet::kKimiK3 : SpecialSet::kKimiK2);
+        test_tokenizer(i % 2 == 0 ? SpecialSet::kKimiK3 : SpecialSet::kKimiK2);
     ChatRequest request;
     request.thinking_effort = ThinkingEffort::kMax;
     request.messages.push_back({.role = Role::kUser, .content = random_text(rng, 5)});

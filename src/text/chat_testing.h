@@ -1,4 +1,4 @@
-// What the chat tests and the chat fuzzer share: small tokenizers, ids from marked-up text,
+// What the chat tests and the chat fuzzer share: ids from marked-up text,
 // random messages. In a header so that no test code gets into the library.
 #pragma once
 
@@ -17,25 +17,10 @@
 #include "text/chat.h"
 #include "text/json_text.h"
 #include "text/output_parser.h"
+#include "text/test_vocabulary.h"
 #include "text/tokenizer.h"
 
 namespace triax::text {
-
-inline std::string base64(std::string_view bytes) {
-  constexpr std::string_view kDigits =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string out;
-  for (size_t i = 0; i < bytes.size(); i += 3) {
-    uint32_t group = 0;
-    for (size_t j = 0; j < 3; ++j) {
-      group = group << 8 | (i + j < bytes.size() ? static_cast<unsigned char>(bytes[i + j]) : 0U);
-    }
-    for (size_t j = 0; j < 4; ++j) {
-      out += i + j > bytes.size() ? '=' : kDigits[group >> (18 - 6 * j) & 63];
-    }
-  }
-  return out;
-}
 
 inline constexpr std::string_view kPieces[] = {"a",
                                                "Hello",
@@ -115,26 +100,6 @@ inline std::string random_value(Rng& rng, int depth) {
       return object + "}";
     }
   }
-}
-
-/// 256 single bytes, 64 longer tokens (some of which cut characters in two), and the specials.
-inline Tokenizer small_tokenizer(SpecialSet set) {
-  std::vector<std::string> tokens;
-  for (int byte = 0; byte < 256; ++byte) {
-    tokens.emplace_back(1, static_cast<char>(byte));
-  }
-  // Merges, each of two tokens before it; \x.. parts of 你, of an emoji and of é.
-  for (const char* token :
-       {"th",       "in",       "thin", "think", "re", "me", "to", "ol",   "\xE4\xBD", "\xF0\x9F",
-        "\xA0\xE5", "\xC3\xA9", "=\"",  "\n\n",  "  ", "he", "ll", "hell", "{\"",      "\": "}) {
-    tokens.emplace_back(token);
-  }
-  std::string text;
-  for (size_t rank = 0; rank < tokens.size(); ++rank) {
-    text += fmt::format("{} {}\n", base64(tokens[rank]), rank);
-  }
-  Result<Tokenizer> tokenizer = Tokenizer::from_vocabulary_text(text, "small", set);
-  return std::move(tokenizer).value();
 }
 
 /// Encodes text in which names of special tokens do mean those tokens.

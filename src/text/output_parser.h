@@ -51,8 +51,8 @@ struct OutputOptions {
 ///  - special tokens that the format does not use are dropped.
 ///  - a call's arguments come out as the JSON text of one object (K2: as the model wrote it). A
 ///    value that is not of its type's JSON becomes a string.
-///  - a call that is cut keeps the arguments written so far, which are then no valid JSON: nobody
-///    can run half a command by mistake.
+///  - a call that is cut keeps the arguments written so far, no valid JSON unless the model itself
+///    had written the whole object: nobody can run half a command by mistake.
 /// The events, joined, depend on the ids alone. After kMessageEnd nothing more comes.
 /// Ownership  refers to the tokenizer
 class OutputParser {
