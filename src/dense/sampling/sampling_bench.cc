@@ -45,7 +45,7 @@ void register_all() {
                                        {"temperature_top_p", cold}}) {
       benchmark::RegisterBenchmark(
           ("sample/" + std::string(name) + suffix).c_str(),
-          [params = params, spread](benchmark::State& state) { run(state, params, spread); })
+          [chosen = params, spread](benchmark::State& state) { run(state, chosen, spread); })
           ->Unit(benchmark::kMicrosecond);
     }
   }

@@ -36,8 +36,9 @@ std::vector<double> filtered_weights(const SamplingParams& p, const std::vector<
   }
   std::vector<size_t> order(logits.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](size_t a, size_t b) { return logits[a] > logits[b]; });
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
+  });
   size_t keep = p.top_k > 0 ? std::min(order.size(), static_cast<size_t>(p.top_k)) : order.size();
   double total = 0.0;
   for (size_t i = 0; i < keep; ++i) {

@@ -66,7 +66,7 @@ class Layer {
         weights_(args.weights),
         scope_(*device.workspace),
         groups_(args.ids, args.weights.router.rows, scope_),
-        products_(scope_, 2 * args.weights.router.rows + 3) {
+        products_(scope_, 2 * std::min(args.weights.router.rows, args.ids.elements()) + 3) {
     const int64_t tokens = args.in.size(0);
     const int64_t latent =
         weights_.latent_down.empty() ? args.in.size(1) : weights_.latent_down.rows;

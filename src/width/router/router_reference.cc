@@ -30,8 +30,10 @@ void route_reference(const RouteArgs& args) {
       biased[e] = s[e] + static_cast<double>(bias[e]);
     }
     std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-      return biased[static_cast<size_t>(a)] > biased[static_cast<size_t>(b)];
+    std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+      const double left = biased[static_cast<size_t>(a)];
+      const double right = biased[static_cast<size_t>(b)];
+      return left > right || (left == right && a < b);
     });
     const std::vector<double>& from = args.weights_from == RouteWeights::kBiased ? biased : s;
     double sum = 1e-20;

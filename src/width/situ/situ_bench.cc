@@ -29,7 +29,7 @@ void register_all() {
       const std::string title = "gated_activation/" + std::string(name) + "/";
       benchmark::RegisterBenchmark(
           (title + std::string(isa_name(isa))).c_str(),
-          [isa, kind = kind](benchmark::State& state) { run(state, isa, kind); })
+          [isa, chosen = kind](benchmark::State& state) { run(state, isa, chosen); })
           ->Unit(benchmark::kMicrosecond);
     }
   }
