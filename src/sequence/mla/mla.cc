@@ -108,6 +108,7 @@ Status check_mla(const MlaArgs& args, MlaProblem& problem) {
                    fmt::format("'kv_b' has {} rows, expected H*(D+V)={}", args.kv_b.rows, rows));
   }
   shapes.require(std::isfinite(args.scale), "'scale' is not finite");
+  shapes.require(args.absorbed_tokens_max >= 1, "'absorbed_tokens_max' is not positive");
   check_batch(shapes, args.cu_seqlens, args.starts, args.pages.tables.size(), shapes["T"]);
   if (shapes.ok()) {
     check_tables(shapes, args.pages, args.cu_seqlens, args.starts, true);

@@ -43,16 +43,20 @@ struct MlaArgs {
   std::span<const int64_t> cu_seqlens;  // [N + 1] of the new tokens
   std::span<const int64_t> starts;      // [N] tokens before them
   LatentPages pages;
-  ConstTensorView gate_logit;  // [T, H, V]; empty: no gate
-  TensorView out;              // [T, H, V]
+  int64_t absorbed_tokens_max = 1;  // >= 1: longer sequences expand keys and values
+  ConstTensorView gate_logit;       // [T, H, V]; empty: no gate
+  TensorView out;                   // [T, H, V]
 };
 
-/// A sequence of one new token attends in latent space (absorbed MQA: kv_b is applied to q and to
-/// the sum), longer ones expand keys and values (MHA). Both give the same within the bound of
-/// mla_test.cc.
+/// A sequence of one new token (or up to absorbed_tokens_max) attends in latent space (absorbed
+/// MQA: kv_b is applied to q and to the sum), longer ones expand keys and values (MHA). Both give
+/// the same within the bound of mla_test.cc. A few new tokens on a long context are much cheaper in
+/// latent space: README.md says from where.
 /// Precision  float32, softmax by running maximum
-/// Invariance the same bits whatever the batch and thread count
+/// Invariance the same bits whatever the batch, the thread count and the later tokens; within one
+///            form also whatever the split
 /// Edges      an empty sequence does nothing; rows after cu_seqlens[N] are not written
+/// Aliasing   out is distinct from all inputs
 /// Errors     kInvalidArgument for shape, cu_seqlens, pages; nothing is written then
 /// Source     spec 2.3; truth: mla_reference.cc
 Status mla(const Device& device, const MlaArgs& args);

@@ -9,27 +9,30 @@ namespace triax::sequence {
 namespace {
 
 /// A range of pages is summed on its own; ranges are merged in order. Their length follows from
-/// the sequence's own length alone, so results depend on neither threads nor batch.
+/// the query's own position alone, so results depend on neither threads nor batch.
 constexpr int64_t kRangePagesMin = 4;
 constexpr int64_t kRangesMax = 64;
 
-/// Floats that the partial sums of one group of sequences may take (64 MB).
+/// Floats that the partial sums of one group of queries may take (64 MB).
 constexpr int64_t kPartialFloatsMax = int64_t{1} << 24;
 
 constexpr int64_t kTileHeads = 2 * kMlaLanes;
 
-struct Sequence {
-  int64_t index = 0;   // in the batch
-  int64_t tokens = 0;  // context with the new token
+/// A new token; those of one sequence are independent of each other.
+struct Query {
+  int64_t sequence = 0;
+  int64_t token = 0;   // row of q and out
+  int64_t tokens = 0;  // that it sees, itself among them
   int64_t range_tokens = 0;
   int64_t ranges = 0;
   int64_t slot = 0;  // first partial of its group's buffers, counted in (range, tile)
 };
 
-Sequence make_sequence(const MlaProblem& p, int64_t n) {
-  Sequence s;
-  s.index = n;
-  s.tokens = p.start(n) + 1;
+Query make_query(const MlaProblem& p, int64_t n, int64_t i) {
+  Query s;
+  s.sequence = n;
+  s.token = p.first_token(n) + i;
+  s.tokens = p.start(n) + i + 1;
   const int64_t pages = round_up(s.tokens, kLatentPage) / kLatentPage;
   s.range_tokens = kLatentPage * std::max(kRangePagesMin, round_up(pages, kRangesMax) / kRangesMax);
   s.ranges = round_up(s.tokens, s.range_tokens) / s.range_tokens;
@@ -40,10 +43,10 @@ class Decode {
  public:
   Decode(const Device& device, const MlaKernels& kernels, const MlaProblem& problem)
       : device_(device), kernels_(kernels), p_(problem), scope_(*device.workspace) {
-    sequences_ = scope_.take<Sequence>(p_.sequences());
+    queries_ = scope_.take<Query>(p_.args->cu_seqlens.back());
     for (int64_t n = 0; n < p_.sequences(); ++n) {
-      if (p_.new_tokens(n) == 1) {
-        sequences_[count_++] = make_sequence(p_, n);
+      for (int64_t i = 0; p_.absorbed(n) && i < p_.new_tokens(n); ++i) {
+        queries_[count_++] = make_query(p_, n, i);
       }
     }
     latent_ = round_up(p_.latent, kMlaLanes);
@@ -58,7 +61,7 @@ class Decode {
     rows_ = scope_.take<float>(threads * kMlaRows * latent_);
     scores_ = scope_.take<float>(threads * kLatentPage * kTileHeads);
     absorbed_ = scope_.take<float>(count_ * p_.heads * latent_);
-    queries_ = scope_.take<float>(count_ * tiles_ * kTileHeads * p_.width());
+    packed_ = scope_.take<float>(count_ * tiles_ * kTileHeads * p_.width());
     std::fill(rows_, rows_ + threads * kMlaRows * latent_, 0.0f);
     device_.threads->run(p_.heads, [this](int64_t h, int worker) { absorb(h, worker); });
     pack();
@@ -81,29 +84,29 @@ class Decode {
     return std::min(kTileHeads, p_.heads - tile * kTileHeads);
   }
   float* absorbed(int64_t i, int64_t h) { return absorbed_ + (i * p_.heads + h) * latent_; }
-  float* queries(int64_t i, int64_t tile) {
-    return queries_ + (i * tiles_ + tile) * kTileHeads * p_.width();
+  float* packed(int64_t i, int64_t tile) {
+    return packed_ + (i * tiles_ + tile) * kTileHeads * p_.width();
   }
 
   /// Rows [row, row + count) of kv_b in this worker's scratch, [count, latent_], padded with zeros.
   const float* unpack(int64_t row, int64_t count, int worker) {
     const MatrixView& m = p_.args->kv_b;
-    MlaPackedRows packed;
-    packed.format = m.format;
-    packed.rows = count;
-    packed.cols = m.cols;
-    packed.row_bytes = m.row_bytes();
-    packed.data = static_cast<const unsigned char*>(m.data) + row * packed.row_bytes;
-    packed.scale_row_bytes = m.scale_row_bytes();
+    MlaPackedRows some;
+    some.format = m.format;
+    some.rows = count;
+    some.cols = m.cols;
+    some.row_bytes = m.row_bytes();
+    some.data = static_cast<const unsigned char*>(m.data) + row * some.row_bytes;
+    some.scale_row_bytes = m.scale_row_bytes();
     if (m.scales != nullptr) {
-      packed.scales = static_cast<const unsigned char*>(m.scales) + row * packed.scale_row_bytes;
+      some.scales = static_cast<const unsigned char*>(m.scales) + row * some.scale_row_bytes;
     }
     float* out = rows_ + worker * kMlaRows * latent_;
-    kernels_.unpack(packed, latent_, out);
+    kernels_.unpack(some, latent_, out);
     return out;
   }
 
-  /// q'(h) = q_nope(h) W_k(h) of every sequence: each row of kv_b is unpacked once.
+  /// q'(h) = q_nope(h) W_k(h) of every query: each row of kv_b is unpacked once.
   void absorb(int64_t h, int worker) {
     const float factor = p_.query_factor();
     for (int64_t i = 0; i < count_; ++i) {
@@ -113,7 +116,7 @@ class Decode {
       const int64_t count = std::min(kMlaRows, p_.nope - d);
       const float* rows = unpack(h * (p_.nope + p_.value) + d, count, worker);
       for (int64_t i = 0; i < count_; ++i) {
-        const float* q = p_.query(p_.first_token(sequences_[i].index), h) + d;
+        const float* q = p_.query(queries_[i].token, h) + d;
         float scaled[kMlaRows];
         for (int64_t r = 0; r < count; ++r) {
           scaled[r] = q[r] * factor;
@@ -137,7 +140,7 @@ class Decode {
   void pack_block(int64_t i, int64_t tile, int64_t begin, int64_t end) {
     const int64_t width = tile_groups(tile) * kMlaLanes;
     const float factor = p_.query_factor();
-    float* out = queries(i, tile);
+    float* out = packed(i, tile);
     for (int64_t w = 0; w < width; ++w) {
       const int64_t h = tile * kTileHeads + w;
       if (h >= p_.heads) {
@@ -146,24 +149,24 @@ class Decode {
         }
         continue;
       }
-      const float* q = p_.query(p_.first_token(sequences_[i].index), h) + p_.nope;
+      const float* q = p_.query(queries_[i].token, h) + p_.nope;
       for (int64_t k = begin; k < end; ++k) {
         out[k * width + w] = k < p_.latent ? absorbed(i, h)[k] : q[k - p_.latent] * factor;
       }
     }
   }
 
-  /// Sequences [begin, result) attend, as many as the partial sums' budget allows, at least one.
+  /// Queries [begin, result) attend, as many as the partial sums' budget allows, at least one.
   int64_t attend_group(int64_t begin) {
     Workspace::Scope scope(*device_.workspace);
     int64_t slots = 0;
     int64_t end = begin;
     for (; end < count_; ++end) {
-      const int64_t more = sequences_[end].ranges * tiles_;
+      const int64_t more = queries_[end].ranges * tiles_;
       if (end > begin && (slots + more) * kTileHeads * latent_ > kPartialFloatsMax) {
         break;
       }
-      sequences_[end].slot = slots;
+      queries_[end].slot = slots;
       slots += more;
     }
     sums_ = scope.take<float>(slots * kTileHeads * latent_);
@@ -171,7 +174,7 @@ class Decode {
     weight_ = scope.take<float>(slots * kTileHeads);
     device_.threads->run(slots, [&](int64_t slot, int worker) {
       int64_t i = begin;
-      while (i + 1 < end && sequences_[i + 1].slot <= slot) {
+      while (i + 1 < end && queries_[i + 1].slot <= slot) {
         ++i;
       }
       attend(i, slot, worker);
@@ -184,10 +187,10 @@ class Decode {
 
   /// One tile of heads over one range of pages; tiles of a range follow each other.
   void attend(int64_t i, int64_t slot, int worker) {
-    const Sequence& sequence = sequences_[i];
-    const int64_t tile = (slot - sequence.slot) % tiles_;
-    const int64_t begin = (slot - sequence.slot) / tiles_ * sequence.range_tokens;
-    const int64_t end = std::min(sequence.tokens, begin + sequence.range_tokens);
+    const Query& query = queries_[i];
+    const int64_t tile = (slot - query.slot) % tiles_;
+    const int64_t begin = (slot - query.slot) / tiles_ * query.range_tokens;
+    const int64_t end = std::min(query.tokens, begin + query.range_tokens);
     float* s = scores_ + worker * kLatentPage * kTileHeads;
     float* sums = sums_ + slot * kTileHeads * latent_;
     float* max = max_ + slot * kTileHeads;
@@ -199,12 +202,12 @@ class Decode {
     const int64_t groups = tile_groups(tile);
     const int64_t stride = p_.latent_stride();
     for (int64_t token = begin; token < end; token += kLatentPage) {
-      const float* latents = p_.latent_row(sequence.index, token);
+      const float* latents = p_.latent_row(query.sequence, token);
       const int64_t rows = std::min(kLatentPage, end - token);
       const float* next =
-          token + kLatentPage < end ? p_.latent_row(sequence.index, token + kLatentPage) : nullptr;
+          token + kLatentPage < end ? p_.latent_row(query.sequence, token + kLatentPage) : nullptr;
       kernels_.scores(
-          {groups, queries(i, tile), latents, p_.width(), stride, next, latents, 0, 0, rows, s});
+          {groups, packed(i, tile), latents, p_.width(), stride, next, latents, 0, 0, rows, s});
       kernels_.softmax({groups, rows, nullptr, s, max, weight, alpha});
       kernels_.weighted_sum(
           {groups, tile_heads(tile), rows, p_.latent, s, alpha, latents, stride, sums, latent_});
@@ -213,18 +216,18 @@ class Decode {
 
   /// The weighted mean of the latents over all ranges, in their order, into absorbed(i, h).
   void merge(int64_t i, int64_t h) {
-    const Sequence& sequence = sequences_[i];
+    const Query& query = queries_[i];
     const auto partial = [&](int64_t range) {
-      return (sequence.slot + range * tiles_ + h / kTileHeads) * kTileHeads + h % kTileHeads;
+      return (query.slot + range * tiles_ + h / kTileHeads) * kTileHeads + h % kTileHeads;
     };
     float max = -INFINITY;
-    for (int64_t range = 0; range < sequence.ranges; ++range) {
+    for (int64_t range = 0; range < query.ranges; ++range) {
       max = std::max(max, max_[partial(range)]);
     }
     float* out = absorbed(i, h);
     std::fill(out, out + latent_, 0.0f);
     float weight = 0.0f;
-    for (int64_t range = 0; range < sequence.ranges; ++range) {
+    for (int64_t range = 0; range < query.ranges; ++range) {
       const int64_t from = partial(range);
       const float factor = std::exp2(max_[from] - max);
       const float* sums = sums_ + from * latent_;
@@ -238,18 +241,18 @@ class Decode {
     }
   }
 
-  /// out(h)[begin, end) = W_v(h) mean, gated, of every sequence.
+  /// out(h)[begin, end) = W_v(h) mean, gated, of every query.
   void values(int64_t h, int64_t begin, int64_t end, int worker) {
     for (int64_t v = begin; v < end; v += kMlaRows) {
       const int64_t count = std::min(kMlaRows, end - v);
       const float* rows = unpack(h * (p_.nope + p_.value) + p_.nope + v, count, worker);
       for (int64_t i = 0; i < count_; ++i) {
-        const int64_t t = p_.first_token(sequences_[i].index);
+        const int64_t t = queries_[i].token;
         kernels_.dot_rows(rows, latent_, count, absorbed(i, h), latent_, p_.out(t, h) + v);
       }
     }
     for (int64_t i = 0; i < count_; ++i) {
-      const int64_t t = p_.first_token(sequences_[i].index);
+      const int64_t t = queries_[i].token;
       const float* gate = p_.gate(t, h);
       if (gate != nullptr) {
         kernels_.finish(1.0f, gate + begin, end - begin, p_.out(t, h) + begin);
@@ -261,14 +264,14 @@ class Decode {
   const MlaKernels& kernels_;
   const MlaProblem& p_;
   Workspace::Scope scope_;
-  Sequence* sequences_ = nullptr;
+  Query* queries_ = nullptr;
   int64_t count_ = 0;
   int64_t latent_ = 0;  // R rounded up to whole vectors
   int64_t tiles_ = 0;
   float* rows_ = nullptr;      // [threads, kMlaRows, latent_] unpacked kv_b
   float* scores_ = nullptr;    // [threads, page, W]
   float* absorbed_ = nullptr;  // [count, H, latent_] q', then the mean latent
-  float* queries_ = nullptr;   // [count, tiles, R + E, W]
+  float* packed_ = nullptr;    // [count, tiles, R + E, W]
   float* sums_ = nullptr;      // [slots, heads of a tile, latent_]
   float* max_ = nullptr;       // [slots, heads of a tile]
   float* weight_ = nullptr;    // [slots, heads of a tile]

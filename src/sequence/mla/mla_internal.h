@@ -20,6 +20,8 @@ struct MlaProblem {
   int64_t sequences() const { return static_cast<int64_t>(args->starts.size()); }
   int64_t first_token(int64_t n) const { return args->cu_seqlens[static_cast<size_t>(n)]; }
   int64_t new_tokens(int64_t n) const { return first_token(n + 1) - first_token(n); }
+  /// The sequence attends in latent space.
+  bool absorbed(int64_t n) const { return new_tokens(n) <= args->absorbed_tokens_max; }
   int64_t start(int64_t n) const { return args->starts[static_cast<size_t>(n)]; }
   int64_t width() const { return latent + shared; }
   int64_t latent_stride() const { return args->pages.pool.stride(1); }
@@ -55,10 +57,10 @@ constexpr int64_t round_up(int64_t n, int64_t multiple) {
 
 void mla_reference(const MlaProblem& problem);
 
-/// All sequences of exactly one new token, in the absorbed form.
+/// All sequences that are absorbed(n).
 void mla_decode(const Device& device, const MlaKernels& kernels, const MlaProblem& problem);
 
-/// All sequences of more new tokens, by expanded keys and values.
+/// All others, by expanded keys and values.
 Status mla_prefill(const Device& device, const MlaKernels& kernels, const MlaProblem& problem);
 
 }  // namespace triax::sequence

@@ -28,7 +28,9 @@ class Prefill {
     tiles_ = round_up(length_, kTileQueries) / kTileQueries;
     const int64_t block = std::min(kContextBlock, round_up(total_, kLatentPage));
     const int64_t head_floats = kContextBlock * head_width();
-    heads_ = std::clamp<int64_t>(kExpandedFloatsMax / head_floats, 1, p_.heads);
+    const int64_t most = std::clamp<int64_t>(kExpandedFloatsMax / head_floats, 1, p_.heads);
+    const int64_t parts = round_up(p_.heads, most) / most;
+    heads_ = round_up(p_.heads, parts) / parts;
     const int64_t threads = device_.threads->threads();
     latents_ = scope_.take<float>(block * p_.width());
     expanded_ = scope_.take<float>(block * row_stride(heads_));
@@ -172,7 +174,7 @@ class Prefill {
 
 Status mla_prefill(const Device& device, const MlaKernels& kernels, const MlaProblem& problem) {
   for (int64_t n = 0; n < problem.sequences(); ++n) {
-    if (problem.new_tokens(n) < 2) {
+    if (problem.absorbed(n)) {
       continue;
     }
     if (Status status = Prefill(device, kernels, problem, n).run(); !status.ok()) {

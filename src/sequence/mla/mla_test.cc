@@ -404,6 +404,12 @@ TEST_P(MlaTest, StridedMisalignedAndNothingBeyond) {
                .with_stride(0, s.heads * (depth + 3) + 5)
                .with_stride(1, depth + 3);
   args.gate_logit = batch.gate;
+  Tensor pool = Tensor::f32({batch.pool.size(0), kLatentPage, s.width() + 9});
+  for (int64_t row = 0; row < batch.pool.size(0) * kLatentPage; ++row) {
+    std::copy_n(batch.pool.data<float>() + row * s.width(), s.width(),
+                pool.data<float>() + row * (s.width() + 9) + 5);
+  }
+  args.pages.pool = pool.view().slice(2, 5, s.width() + 5);
   ASSERT_TRUE(mla(device(), args).ok());
   EXPECT_TRUE(out.guards_intact());
   const float* beyond = out.view().data<float>() + batch.tokens * out.view().stride(0);
@@ -466,6 +472,54 @@ TEST_P(MlaTest, AnySplitGivesTheSame) {
   }
 }
 
+TEST_P(MlaTest, ShortContinuationsMayAttendInLatentSpace) {
+  Batch batch({.pieces = {{300, 9}, {62, 3}, {0, 17}, {0, 1}}});
+  const Oracle oracle = make_oracle(batch);
+  Tensor out = Tensor::f32({batch.tokens, 2, 128});
+  MlaArgs args = batch.args(out);
+  args.absorbed_tokens_max = 9;
+  ASSERT_TRUE(mla(device(), args).ok());
+  expect_within(oracle, out);
+  // Token by token it is the same computation.
+  for (int64_t i = 0; i < 9; ++i) {
+    Alone one(batch, 0, i, i + 1);
+    ASSERT_TRUE(mla(device(), one.args).ok());
+    EXPECT_TRUE(testing::bitwise_equal(one.out, out.view().rows(i, i + 1))) << i;
+  }
+}
+
+TEST_P(MlaTest, AsManySequencesAsThereAre) {
+  // So many and so wide that the partial sums do not fit their budget at once.
+  constexpr int64_t kCount = 300;
+  Batch batch({.sizes = {.heads = 1, .nope = 1, .shared = 0, .latent = 2048, .value = 1},
+               .pieces = {{40, 1}},
+               .gate = false});
+  const Tensor q = testing::random_tensor({kCount, 1, 1}, 8);
+  Tensor out = Tensor::f32({kCount, 1, 1});
+  std::vector<int64_t> cu_seqlens, starts;
+  for (int64_t i = 0; i <= kCount; ++i) {
+    cu_seqlens.push_back(i);
+    starts.push_back(i % 41);
+  }
+  const std::vector<std::span<const int32_t>> tables(at(kCount), batch.tables[0]);
+  MlaArgs args = batch.args(out);
+  args.q = q;
+  args.cu_seqlens = cu_seqlens;
+  args.starts = std::span(starts).first(at(kCount));
+  args.pages.tables = tables;
+  ASSERT_TRUE(mla(device(), args).ok());
+  for (int64_t i : {0, 17, 255, 256, 299}) {
+    Tensor alone = Tensor::f32({1, 1, 1});
+    args.q = q.view().rows(i, i + 1);
+    args.out = alone;
+    args.cu_seqlens = std::span(cu_seqlens).first(2);
+    args.starts = std::span(starts).subspan(at(i), 1);
+    args.pages.tables = std::span(tables).first(1);
+    ASSERT_TRUE(mla(device(), args).ok());
+    EXPECT_TRUE(testing::bitwise_equal(alone, out.view().rows(i, i + 1))) << i;
+  }
+}
+
 TEST_P(MlaTest, BadArgumentsAreNamedAndNothingIsWritten) {
   struct Bad {
     std::string names;
@@ -494,6 +548,7 @@ TEST_P(MlaTest, BadArgumentsAreNamedAndNothingIsWritten) {
       {"sizes", [&](MlaArgs& a) { a.kv_b.cols = s.width() + 1; }},
       {"pool", [&](MlaArgs& a) { a.pages.pool = a.pages.pool.slice(1, 0, 63); }},
       {"scale", [&](MlaArgs& a) { a.scale = kNan; }},
+      {"absorbed_tokens_max", [&](MlaArgs& a) { a.absorbed_tokens_max = 0; }},
       {"falls", [&](MlaArgs& a) { a.cu_seqlens = falling; }},
       {"begins", [&](MlaArgs& a) { a.cu_seqlens = late; }},
       {"ends", [&](MlaArgs& a) { a.cu_seqlens = beyond; }},
