@@ -1,6 +1,5 @@
-// Elementary functions over lanes, each within a few units in the last place, the same bits in
-// every lane position. L is one of the
-// *Lanes of this folder.
+// Elementary functions over lanes, each within a few units in the last place, with the same bits in
+// every lane position. L is one of the *Lanes of this folder.
 #pragma once
 
 namespace triax::sequence {
