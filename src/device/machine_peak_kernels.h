@@ -10,8 +10,8 @@ uint64_t read_portable(const void* p, int64_t bytes);
 uint64_t read_avx2(const void* p, int64_t bytes);
 uint64_t read_avx512(const void* p, int64_t bytes);
 
-/// `rounds` of independent multiply-adds, kFlops* operations each. At most 16 chains: what compilers
-/// unroll and keep in registers.
+/// `rounds` of independent multiply-adds, kFlops* operations each. At most 16 chains: what
+/// compilers unroll and keep in registers.
 float multiply_add_portable(int64_t rounds, float start);
 float multiply_add_avx2(int64_t rounds, float start);
 float multiply_add_avx512(int64_t rounds, float start);
