@@ -99,11 +99,10 @@ Status run_layer(const Step& step, const ModelWeights& weights, int64_t index,
 }
 
 Status head(const Step& step, const ModelWeights& weights, std::span<const int64_t> rows,
-            ResidualStream& stream, TensorView logits) {
+            ResidualStream& stream, Workspace::Scope& scope, TensorView logits) {
   if (rows.empty()) {
     return {};
   }
-  Workspace::Scope scope(*step.device.workspace);
   const TensorView h = take(scope, static_cast<int64_t>(rows.size()), step.config.hidden);
   if (Status s = stream.output(rows, h); !s.ok()) {
     return s;
@@ -162,7 +161,7 @@ Status Model::forward(const Device& device, StatePool& pool, std::span<const Seq
       return s;
     }
   }
-  if (Status s = head(step, weights_, rows, stream, logits); !s.ok()) {
+  if (Status s = head(step, weights_, rows, stream, scope, logits); !s.ok()) {
     return s;
   }
   for (const SequenceInput& input : batch) {

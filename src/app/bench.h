@@ -1,0 +1,52 @@
+// What the two benchmarks share.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "app/app.h"
+#include "model/weights.h"
+
+namespace triax::app {
+
+struct BenchFlags {
+  EngineFlags engine;
+  std::string shape = "tiny";
+  int64_t layers = 0;
+  int64_t vocab = 0;
+  std::string weights = "random";
+  std::string experts = "mxfp4";
+  std::string dense = "int8";
+  std::vector<int64_t> prefill = {512, 2048};
+  std::vector<int64_t> decode_after = {128, 2048};
+  int64_t decode_tokens = 32;
+  int64_t repeat = 5;
+  bool json = false;
+};
+
+/// Limits of this machine, measured in the same run.
+struct MachinePeaks {
+  double read_bytes_per_second = 0.0;
+  double fma_flops_per_second = 0.0;
+};
+MachinePeaks measure_peaks(const Device& device);
+
+/// Median, 10th and 90th percentile.
+struct Samples {
+  explicit Samples(std::vector<double> values);
+  double median, p10, p90;
+};
+
+Result<MatrixFormat> parse_matrix_format(const std::string& name);
+
+/// The date, the commit this was built from, machine and threads: the head of every JSON line.
+nlohmann::json bench_context(const BenchFlags& flags, const MachinePeaks& peaks,
+                             const Device& device);
+
+/// A random prompt of that length.
+std::vector<int32_t> random_tokens(int64_t count, int64_t vocab, uint64_t seed);
+
+int bench_model(const BenchFlags& flags);
+int bench_ops(const BenchFlags& flags);
+
+}  // namespace triax::app

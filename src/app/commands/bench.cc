@@ -1,0 +1,64 @@
+// triax bench: how fast this machine runs a model of any shape, and which limit binds.
+#include "app/bench.h"
+
+#include <fmt/core.h>
+
+#include "app/app.h"
+
+namespace triax::app {
+
+void add_bench(CLI::App& app, int* exit_code) {
+  CLI::App* command = app.add_subcommand("bench", "measure speed against this machine's limits");
+  command->require_subcommand(1);
+  auto flags = std::make_shared<BenchFlags>();
+  const auto add = [&](const char* name, const char* what, int (*run)(const BenchFlags&)) {
+    CLI::App* sub = command->add_subcommand(name, what);
+    flags->engine.add_to(*sub, false);
+    sub->add_option("--shape", flags->shape, "kimi-k3, kimi-linear-48b, tiny")
+        ->check(CLI::IsMember({"kimi-k3", "kimi-linear-48b", "tiny"}))
+        ->capture_default_str();
+    sub->add_option("--layers", flags->layers, "only the first layers; 0: all")
+        ->check(CLI::Range(0, 1024))
+        ->capture_default_str();
+    sub->add_option("--vocab", flags->vocab, "vocabulary; 0: the shape's own")
+        ->check(CLI::Range(0, 1 << 24))
+        ->capture_default_str();
+    sub->add_option("--weights", flags->weights, "random, made in memory")
+        ->check(CLI::IsMember({"random"}))
+        ->capture_default_str();
+    sub->add_option("--experts", flags->experts, "format of the routed experts: mxfp4, int8, bf16")
+        ->check(CLI::IsMember({"mxfp4", "int8", "bf16"}))
+        ->capture_default_str();
+    sub->add_option("--dense", flags->dense, "format of all other matrices: int8, bf16, fp32")
+        ->check(CLI::IsMember({"int8", "bf16", "fp32"}))
+        ->capture_default_str();
+    sub->add_option("--prefill", flags->prefill, "prompt lengths to time")
+        ->delimiter(',')
+        ->check(CLI::Range(1, 1 << 20))
+        ->capture_default_str();
+    sub->add_option("--decode-after", flags->decode_after, "context lengths to decode after")
+        ->delimiter(',')
+        ->check(CLI::Range(0, 1 << 20))
+        ->capture_default_str();
+    sub->add_option("--decode-tokens", flags->decode_tokens, "tokens of one decode sample")
+        ->check(CLI::Range(1, 1 << 20))
+        ->capture_default_str();
+    sub->add_option("--repeat", flags->repeat, "samples of each case")
+        ->check(CLI::Range(1, 1000))
+        ->capture_default_str();
+    sub->add_flag("--json", flags->json, "one line of JSON a case");
+    sub->callback([flags, exit_code, run] { *exit_code = run(*flags); });
+    return sub;
+  };
+  add("model", "whole model: decode against bandwidth, prefill against arithmetic", &bench_model)
+      ->footer(
+          "Examples:\n"
+          "  triax bench model --shape kimi-linear-48b --layers 8 --vocab 8192 --activations int8\n"
+          "  triax bench model --shape tiny --json");
+  add("ops", "each operation of the shape by itself", &bench_ops)
+      ->footer(
+          "Example:\n"
+          "  triax bench ops --shape kimi-linear-48b --prefill 512 --decode-after 2048");
+}
+
+}  // namespace triax::app

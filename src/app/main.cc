@@ -1,0 +1,32 @@
+// triax: one binary, one subcommand a job.
+#include <csignal>
+
+#include "app/app.h"
+
+int main(int argc, char** argv) {
+  using namespace triax::app;  // NOLINT: this file is nothing but the list of commands
+  std::signal(SIGPIPE, SIG_IGN);
+  CLI::App app("Triax trains, runs and serves language models of the Kimi K3 architecture.",
+               "triax");
+  app.set_version_flag("--version", "triax " TRIAX_VERSION);
+  app.require_subcommand(1);
+  app.footer("`triax COMMAND --help` shows the options of a command, with examples.");
+
+  int exit_code = kExitOk;
+  add_generate(app, &exit_code);
+  add_chat(app, &exit_code);
+  add_inspect(app, &exit_code);
+  add_tokenize(app, &exit_code);
+  add_eval(app, &exit_code);
+  add_logits(app, &exit_code);
+  add_quantize(app, &exit_code);
+  add_bench(app, &exit_code);
+  add_doctor(app, &exit_code);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    // --help and --version end here too, with exit code 0.
+    return app.exit(error) == 0 ? kExitOk : kExitUsage;
+  }
+  return exit_code;
+}

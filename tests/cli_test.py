@@ -1,0 +1,162 @@
+"""The program as people run it: outputs, exit codes, messages. Usage: cli_test.py TRIAX SOURCE."""
+
+import json
+import os
+import pathlib
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+TRIAX = sys.argv.pop(1)
+SOURCE = pathlib.Path(sys.argv.pop(1))
+MODEL = str(SOURCE / "models" / "boot-k3")
+SHARED = pathlib.Path(os.environ.get("TRIAX_SHARED", SOURCE.parent / "shared"))
+
+
+def run(*args, stdin=""):
+    return subprocess.run([TRIAX, *args], input=stdin, capture_output=True, text=True, timeout=300)
+
+
+class Cli(unittest.TestCase):
+    def ok(self, *args, stdin=""):
+        result = run(*args, stdin=stdin)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return result.stdout
+
+    def test_every_command_has_help_with_an_example(self):
+        commands = ["generate", "chat", "inspect", "tokenize", "eval", "logits", "quantize", "doctor"]
+        for command in [[c] for c in commands] + [["bench", "model"], ["bench", "ops"]]:
+            self.assertIn("Example", self.ok(*command, "--help"), command)
+
+    def test_wrong_usage_exits_with_2(self):
+        for args in [[], ["nonsense"], ["generate"], ["generate", "--model", MODEL],
+                     ["generate", "-m", MODEL, "-p", "x", "--top-p", "2"],
+                     ["generate", "-m", MODEL, "-p", "x", "--raw", "--chat"],
+                     ["tokenize"], ["bench"], ["eval", "-m", MODEL]]:
+            self.assertEqual(run(*args).returncode, 2, args)
+
+    def test_failures_exit_with_1_and_say_what_is_wrong(self):
+        result = run("generate", "-m", "/nonexistent", "-p", "x")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("/nonexistent", result.stderr)
+        result = run("generate", "-m", MODEL, "-p", "")
+        self.assertIn(result.returncode, (0, 1))
+
+    def test_generate_answers_greedily(self):
+        out = self.ok("generate", "-m", MODEL, "-p", "What is Debian?", "-t", "0")
+        self.assertEqual(out.strip(), "Debian is a free operating system, made by volunteers. It "
+                         "contains many thousands of packages of free software.")
+
+    def test_generate_json_has_the_usage(self):
+        out = json.loads(self.ok("generate", "-m", MODEL, "-p", "-", "-t", "0", "--json",
+                                 stdin="Who are you?"))
+        self.assertEqual(out["finish_reason"], "stop")
+        self.assertEqual(out["completion_tokens"], len(out["ids"]))
+        self.assertIn("very small language model", out["text"])
+
+    def test_raw_continues_text_and_stops_at_a_string(self):
+        out = self.ok("generate", "-m", MODEL, "--raw", "-p", "The Python standard library", "-t", "0",
+                      "-n", "40", "--stop", "human-readable")
+        self.assertEqual(out, " provides a number of modules for manipulating data in the \n")
+
+    def test_reference_and_cpu_give_the_same_text(self):
+        args = ["generate", "-m", MODEL, "-p", "What is Debian?", "-t", "0", "-n", "12", "--thinking", "off"]
+        self.assertEqual(self.ok(*args, "--device", "reference"), self.ok(*args))
+
+    def test_user_text_never_becomes_a_control_token(self):
+        ids = json.loads(self.ok("tokenize", "-m", MODEL, "--json", stdin="<|open|>[EOS]"))["ids"]
+        self.assertTrue(all(i < 7936 for i in ids))
+
+    def test_tokenize_and_back(self):
+        text = "Hello, wörld! 你好 \U0001f469‍\U0001f467\n"
+        ids = self.ok("tokenize", "-m", MODEL, stdin=text)
+        self.assertEqual(self.ok("tokenize", "-m", MODEL, "--decode", stdin=ids), text)
+
+    def test_inspect_the_model_that_ships(self):
+        out = json.loads(self.ok("inspect", MODEL, "--json"))
+        self.assertEqual(out["layers"], 12)
+        self.assertAlmostEqual(out["parameters"] / 1e6, 38.3, delta=0.1)
+        self.assertIn("embed_tokens", self.ok("inspect", MODEL, "--tensors"))
+
+    @unittest.skipUnless((SHARED / "spec").exists(), "the published configs are not here")
+    def test_inspect_prints_the_published_figures(self):
+        out = self.ok("inspect", str(SHARED / "spec" / "kimi-k3.config.json"))
+        for figure in ["2.78T", "104.2B", "434 MB", "27648 B"]:
+            self.assertIn(figure, out)
+        out = self.ok("inspect", str(SHARED / "spec" / "kimi-linear-48b.config.json"))
+        for figure in ["49.1B", "41.9 MB", "8064 B"]:
+            self.assertIn(figure, out)
+
+    def test_logits_of_all_positions(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = folder + "/out.safetensors"
+            self.ok("logits", "-m", MODEL, "--ids", "-", "--out", path, stdin="[1, 2, 3]")
+            with open(path, "rb") as file:
+                header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+            self.assertEqual(header["logits"]["shape"], [3, 8192])
+            self.assertEqual(header["logits"]["dtype"], "F32")
+        for bad in ["[]", "{}", "[1, -2]", "[99999999]", "nonsense"]:
+            result = run("logits", "-m", MODEL, "--ids", "-", "--out", "/dev/null", stdin=bad)
+            self.assertEqual(result.returncode, 1, bad)
+
+    def test_eval_of_a_short_text(self):
+        out = json.loads(self.ok("eval", "-m", MODEL, "--text", "-", "--json",
+                                 stdin="It is a truth universally acknowledged, that a man"))
+        self.assertEqual(out["scored"], out["tokens"] - 1)
+        self.assertTrue(1.0 < out["nats_per_token"] < 8.0)
+
+    def test_quantize_then_answer(self):
+        with tempfile.TemporaryDirectory() as folder:
+            small = folder + "/small"
+            out = json.loads(self.ok("quantize", MODEL, small, "--dense-int8", "--json"))
+            self.assertGreater(out["matrices_int8"], 50)
+            answer = self.ok("generate", "-m", small, "-p", "What is Debian?", "-t", "0")
+            self.assertIn("free operating system", answer)
+            self.assertEqual(run("quantize", MODEL, MODEL).returncode, 1)
+
+    def test_chat_resumes_from_the_first_turn(self):
+        out = self.ok("chat", "-m", MODEL, "-t", "0", stdin="What is Debian?\nWho are you?\n/quit\n")
+        self.assertIn("free operating system", out)
+        self.assertIn("very small language model", out)
+        self.assertRegex(out, r"\d+ of them not recomputed")
+
+    def test_chat_commands(self):
+        out = self.ok("chat", "-m", MODEL, "-t", "0",
+                      stdin="/help\n/thinking off\n/temperature x\n/temperature 0\n/undo\n/clear\n")
+        for text in ["/system TEXT", "thinking off", "number from 0", "nothing to undo"]:
+            self.assertIn(text, out)
+
+    def test_doctor(self):
+        out = json.loads(self.ok("doctor", "--model", MODEL, "--json"))
+        self.assertIn(out["isa_used"], out["isas"])
+        self.assertTrue(out["model_fits_memory"])
+
+    def test_bench_model_reports_shares_of_the_limits(self):
+        lines = self.ok("bench", "model", "--shape", "tiny", "--layers", "4", "--prefill", "64",
+                        "--decode-after", "16", "--decode-tokens", "4", "--repeat", "1", "--json")
+        cases = [json.loads(line) for line in lines.splitlines()]
+        self.assertEqual([c["case"] for c in cases], ["decode after 16", "prefill 64"])
+        self.assertTrue(all(c["share_of_limit"] > 0 for c in cases))
+
+    def test_the_first_token_comes_soon(self):
+        best = min(self.first_token_seconds() for _ in range(5))
+        # 0.3 s on an idle machine; tests share theirs with others.
+        self.assertLess(best, 1.0)
+
+    def first_token_seconds(self):
+        begin = time.monotonic()
+        process = subprocess.Popen([TRIAX, "generate", "-m", MODEL, "-p", "Hi", "-t", "0", "-n", "200",
+                                    "--raw"], stdout=subprocess.PIPE)
+        process.stdout.read(1)
+        seconds = time.monotonic() - begin
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        return seconds
+
+
+if __name__ == "__main__":
+    unittest.main()
