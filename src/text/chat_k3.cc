@@ -180,8 +180,10 @@ std::vector<ToolResult> order_results(std::span<const ChatMessage> run,
     results.push_back({&message, static_cast<size_t>(call - calls.begin())});
   }
   if (all_known) {
-    std::stable_sort(results.begin(), results.end(),
-                     [](const ToolResult& a, const ToolResult& b) { return a.call < b.call; });
+    // Results of the same call stay in their order: their addresses ascend.
+    std::sort(results.begin(), results.end(), [](const ToolResult& a, const ToolResult& b) {
+      return a.call != b.call ? a.call < b.call : a.message < b.message;
+    });
   }
   return results;
 }
