@@ -71,11 +71,20 @@ class InvarianceTest : public ::testing::TestWithParam<TestDevice> {
 TEST_P(InvarianceTest, AnySplitGivesTheSameLogits) {
   const Tensor whole = split_logits({200}, 1);
   const double bound = kSplitBound * rms(whole.view());
-  for (const auto& pieces : std::vector<std::vector<size_t>>{
-           {}, {1}, {16}, {37, 64}, {63, 1, 64}, {64, 64}, {65, 2, 3, 100}, {199}}) {
-    EXPECT_LE(max_abs_difference(split_logits(pieces, 1).view(), whole.view()), bound);
-    EXPECT_LE(max_abs_difference(split_logits(pieces, 50).view(), whole.view()), bound);
+  const auto expect_same = [&](const std::vector<size_t>& pieces, size_t step) {
+    EXPECT_LE(max_abs_difference(split_logits(pieces, step).view(), whole.view()), bound);
+  };
+  expect_same({}, 1);
+  expect_same({37, 64}, 50);
+  expect_same({65, 2, 3, 100}, 1);
+  if (GetParam().backend == Backend::kReference) {
+    return;  // slow; the other splits differ in what the fast kernels do, not in the model
   }
+  expect_same({1}, 50);
+  expect_same({16}, 100);
+  expect_same({63, 1, 64}, 50);
+  expect_same({64, 64}, 100);
+  expect_same({199}, 1);
 }
 
 TEST_P(InvarianceTest, ARaggedBatchGivesEachSequenceItsOwnLogits) {
@@ -132,13 +141,13 @@ TEST_P(InvarianceTest, AForkContinuesBitForBitAndLeavesTheOriginalAlone) {
 }
 
 TEST_P(InvarianceTest, TwoRunsAndAnyThreadCountGiveTheSameBits) {
-  const Tensor first = split_logits({130}, 1);
-  EXPECT_TRUE(bitwise_equal(first.view(), split_logits({130}, 1).view()));
+  const Tensor first = split_logits({180}, 1);
+  EXPECT_TRUE(bitwise_equal(first.view(), split_logits({180}, 1).view()));
   TestDevice other = GetParam();
   other.threads = 3;
   engine_ = open_engine(boot_directory(), other);
   ASSERT_NE(engine_, nullptr);
-  EXPECT_TRUE(bitwise_equal(first.view(), split_logits({130}, 1).view()));
+  EXPECT_TRUE(bitwise_equal(first.view(), split_logits({180}, 1).view()));
 }
 
 TEST_P(InvarianceTest, TwoPhaseDepthAttentionEqualsTheNaiveMix) {

@@ -6,6 +6,45 @@
 #include <cstring>
 
 namespace triax {
+namespace {
+
+/// Values of a 16-bit format, at any address.
+template <typename T>
+void widen(const char* data, int64_t count, float* out) {
+  for (int64_t c = 0; c < count; ++c) {
+    T x;
+    std::memcpy(&x, data + 2 * c, 2);
+    out[c] = to_float(x);
+  }
+}
+
+void unpack_mxfp4(const char* data, const char* scales, int64_t count, float* out) {
+  for (int64_t block = 0; block < count / kScaleBlock; ++block) {
+    const float scale = e8m0_to_float(static_cast<uint8_t>(scales[block]));
+    float values[16];  // by code
+    for (int code = 0; code < 8; ++code) {
+      values[code] = kE2m1[code] * scale;
+      values[code + 8] = -values[code];
+    }
+    for (int64_t i = 0; i < kScaleBlock / 2; ++i) {
+      const auto byte = static_cast<uint8_t>(data[block * kScaleBlock / 2 + i]);
+      out[block * kScaleBlock + 2 * i] = values[byte & 15U];
+      out[block * kScaleBlock + 2 * i + 1] = values[byte >> 4];
+    }
+  }
+}
+
+void unpack_int8(const char* data, const char* scales, int64_t count, float* out) {
+  for (int64_t block = 0; block < count / kScaleBlock; ++block) {
+    Bf16 scale;
+    std::memcpy(&scale, scales + 2 * block, 2);
+    for (int64_t i = block * kScaleBlock; i < (block + 1) * kScaleBlock; ++i) {
+      out[i] = static_cast<float>(static_cast<int8_t>(data[i])) * to_float(scale);
+    }
+  }
+}
+
+}  // namespace
 
 float e8m0_to_float(uint8_t scale) {
   if (scale == 0) {
@@ -75,38 +114,22 @@ void dequantize_row(const MatrixView& matrix, int64_t row, float* out) {
   if (scales != nullptr) {
     scales += row * matrix.scale_row_bytes();
   }
-  for (int64_t c = 0; c < matrix.cols; ++c) {
-    switch (matrix.format) {
-      case MatrixFormat::kF32:
-        std::memcpy(out + c, data + 4 * c, 4);
-        break;
-      case MatrixFormat::kF16: {
-        F16 x;
-        std::memcpy(&x, data + 2 * c, 2);
-        out[c] = to_float(x);
-        break;
-      }
-      case MatrixFormat::kBf16: {
-        Bf16 x;
-        std::memcpy(&x, data + 2 * c, 2);
-        out[c] = to_float(x);
-        break;
-      }
-      case MatrixFormat::kMxfp4: {
-        const uint8_t byte = static_cast<uint8_t>(data[c / 2]);
-        const uint8_t code = static_cast<uint8_t>(c % 2 == 0 ? byte & 15U : byte >> 4);
-        const float magnitude = kE2m1[code & 7U];
-        const float scale = e8m0_to_float(static_cast<uint8_t>(scales[c / kScaleBlock]));
-        out[c] = (code & 8U) != 0 ? -magnitude * scale : magnitude * scale;
-        break;
-      }
-      case MatrixFormat::kInt8: {
-        Bf16 scale;
-        std::memcpy(&scale, scales + 2 * (c / kScaleBlock), 2);
-        out[c] = static_cast<float>(static_cast<int8_t>(data[c])) * to_float(scale);
-        break;
-      }
-    }
+  switch (matrix.format) {
+    case MatrixFormat::kF32:
+      std::memcpy(out, data, static_cast<size_t>(matrix.cols) * sizeof(float));
+      break;
+    case MatrixFormat::kF16:
+      widen<F16>(data, matrix.cols, out);
+      break;
+    case MatrixFormat::kBf16:
+      widen<Bf16>(data, matrix.cols, out);
+      break;
+    case MatrixFormat::kMxfp4:
+      unpack_mxfp4(data, scales, matrix.cols, out);
+      break;
+    case MatrixFormat::kInt8:
+      unpack_int8(data, scales, matrix.cols, out);
+      break;
   }
 }
 

@@ -369,7 +369,7 @@ Status linear(const Device& device, std::span<const Product> products, Activatio
   }
   if (device.backend == Backend::kReference) {
     for (const Product& product : products) {
-      linear_internal::linear_reference(product, activations);
+      linear_internal::linear_reference(*device.threads, product, activations);
     }
     return {};
   }

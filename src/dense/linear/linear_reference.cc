@@ -6,6 +6,8 @@
 #include <limits>
 #include <vector>
 
+#include "tensor/dot.h"
+
 namespace triax::dense::linear_internal {
 
 void round_block(const float* x, int64_t count, float* out) {
@@ -26,15 +28,15 @@ void round_block(const float* x, int64_t count, float* out) {
   }
 }
 
-void linear_reference(const Product& product, Activations activations) {
+void linear_reference(ThreadPool& threads, const Product& product, Activations activations) {
   const MatrixView& weight = product.weight;
   const int64_t cols = weight.cols;
   const bool blocked =
       weight.format == MatrixFormat::kMxfp4 || weight.format == MatrixFormat::kInt8;
   const bool rounded = activations == Activations::kInt8 && blocked;
-  std::vector<float> w(static_cast<size_t>(cols));
-  std::vector<float> x(static_cast<size_t>(cols));
-  for (int64_t r = 0; r < weight.rows; ++r) {
+  threads.run(weight.rows, [&](int64_t r, int) {
+    std::vector<float> w(static_cast<size_t>(cols));
+    std::vector<float> x(static_cast<size_t>(cols));
     dequantize_row(weight, r, w.data());
     for (int64_t t = 0; t < product.in.size(0); ++t) {
       const float* in = product.in.data<float>() + t * product.in.stride(0);
@@ -42,13 +44,10 @@ void linear_reference(const Product& product, Activations activations) {
         round_block(in + c, kScaleBlock, x.data() + c);
       }
       const float* a = rounded ? x.data() : in;
-      double sum = 0.0;
-      for (int64_t c = 0; c < cols; ++c) {
-        sum += static_cast<double>(a[c]) * static_cast<double>(w[static_cast<size_t>(c)]);
-      }
-      product.out.data<float>()[t * product.out.stride(0) + r] = static_cast<float>(sum);
+      product.out.data<float>()[t * product.out.stride(0) + r] =
+          static_cast<float>(dot_in_double(a, w.data(), cols));
     }
-  }
+  });
 }
 
 }  // namespace triax::dense::linear_internal

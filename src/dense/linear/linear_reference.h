@@ -6,7 +6,7 @@
 namespace triax::dense::linear_internal {
 
 /// The product in double; kInt8 rounds the activations of kMxfp4 and kInt8 weights as linear does.
-void linear_reference(const Product& product, Activations activations);
+void linear_reference(ThreadPool& threads, const Product& product, Activations activations);
 
 /// Rounds one block of `count` activations and gives the values back as floats.
 /// Error      |out[i] - x[i]| <= amax / 254 (1 + 2^-13), amax = max |x|

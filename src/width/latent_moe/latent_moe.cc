@@ -83,7 +83,7 @@ Status gated_mlp(const Device& device, const MlpWeights& weights, const Activati
     return shapes.status();
   }
   if (device.backend == Backend::kReference) {
-    internal::gated_mlp_reference(weights, activation, in, out);
+    internal::gated_mlp_reference(*device.threads, weights, activation, in, out);
     return {};
   }
   return internal::gated_mlp_cpu(device, weights, activation, precision, in, out);
@@ -106,7 +106,7 @@ Status latent_moe(const Device& device, const LatentMoeArgs& args) {
     return status;
   }
   if (device.backend == Backend::kReference) {
-    internal::latent_moe_reference(args);
+    internal::latent_moe_reference(*device.threads, args);
     return {};
   }
   return internal::latent_moe_cpu(device, args);

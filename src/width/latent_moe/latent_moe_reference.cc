@@ -2,6 +2,7 @@
 #include <cmath>
 #include <vector>
 
+#include "tensor/dot.h"
 #include "width/latent_moe/latent_moe_internal.h"
 #include "width/situ/situ_kernels.h"
 
@@ -16,9 +17,7 @@ Vector multiply(const MatrixView& w, const Vector& x) {
   std::vector<float> row(x.size());
   for (size_t r = 0; r < y.size(); ++r) {
     dequantize_row(w, static_cast<int64_t>(r), row.data());
-    for (size_t c = 0; c < x.size(); ++c) {
-      y[r] += static_cast<double>(row[c]) * x[c];
-    }
+    y[r] = dot_in_double(row.data(), x.data(), w.cols);
   }
   return y;
 }
@@ -84,17 +83,14 @@ Vector token_output(const LatentMoeArgs& args, int64_t t) {
 
 }  // namespace
 
-void gated_mlp_reference(const MlpWeights& weights, const Activation& activation,
-                         ConstTensorView in, TensorView out) {
-  for (int64_t t = 0; t < in.size(0); ++t) {
-    store(mlp(weights, activation, row_of(in, t)), out, t);
-  }
+void gated_mlp_reference(ThreadPool& threads, const MlpWeights& weights,
+                         const Activation& activation, ConstTensorView in, TensorView out) {
+  threads.run(in.size(0),
+              [&](int64_t t, int) { store(mlp(weights, activation, row_of(in, t)), out, t); });
 }
 
-void latent_moe_reference(const LatentMoeArgs& args) {
-  for (int64_t t = 0; t < args.in.size(0); ++t) {
-    store(token_output(args, t), args.out, t);
-  }
+void latent_moe_reference(ThreadPool& threads, const LatentMoeArgs& args) {
+  threads.run(args.in.size(0), [&](int64_t t, int) { store(token_output(args, t), args.out, t); });
 }
 
 }  // namespace triax::width::internal
