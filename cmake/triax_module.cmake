@@ -27,7 +27,12 @@ function(triax_module name)
   target_link_libraries(triax_${name} PUBLIC ${ARG_DEPS} fmt::fmt Threads::Threads
                                       PRIVATE triax_flags ${ARG_LIBS})
   if(name STREQUAL "testing")
-    target_compile_definitions(triax_testing PUBLIC TRIAX_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+    set(timings_count false)
+    if(CMAKE_BUILD_TYPE MATCHES "^Rel" AND NOT TRIAX_SANITIZE)
+      set(timings_count true)
+    endif()
+    target_compile_definitions(triax_testing PUBLIC TRIAX_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
+                                             PRIVATE TRIAX_TIMINGS_COUNT=${timings_count})
   endif()
   foreach(source IN LISTS sources)
     if(source MATCHES "_(avx2|avx512)\\.cc$")

@@ -23,9 +23,6 @@ CONDITIONAL_FOLDERS = ("src/device/cuda/",)
 CONDITIONALS = {
     "#if defined(__x86_64__)": "instruction sets and the pause instruction of x86",
 }
-TEST_CONDITIONALS = {
-    "#ifdef __OPTIMIZE__": "bounds on time that hold in optimised builds only",
-}
 
 # Header of an outside library -> the name in the table's last column.
 LIBRARIES = {
@@ -242,7 +239,7 @@ class Checker:
         elif angled:
             self.check_library(path, number, angled.group(1))
         elif re.match(r"#\s*(if|ifdef|ifndef|elif)\b", line):
-            if line in CONDITIONALS or (line in TEST_CONDITIONALS and self.is_test(path)):
+            if line in CONDITIONALS:
                 self.guards += 1
             elif not path.startswith(CONDITIONAL_FOLDERS):
                 self.report(path, number, f"conditional compilation: {line}")

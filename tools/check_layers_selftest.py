@@ -30,7 +30,6 @@ SOUND = {
     "src/left/a/a.h": "#pragma once\n",
     "src/left/b/b.h": '#pragma once\n#include "left/a/a.h"\n',
     "src/left/left_test.cc": '#include <gtest/gtest.h>\n#include "left/cases.h"\n'
-                             "#ifdef __OPTIMIZE__\n#endif\n"
                              "TEST(A, B) {\n" + "  g();\n" * 90 + "}\n",
     "src/left/cases.h": '#pragma once\n#include <gtest/gtest.h>\n#include "testing/testing.h"\n',
     "src/right/right.cc": '#include "low/low.h"\n#if defined(__x86_64__)\n#endif\n'
@@ -77,8 +76,6 @@ CASES = {
         {"src/left/l.cc": '#include "left.h"\n'}, '"left.h" is not a path from src/'),
     "an ifdef": (
         {"src/left/l.cc": "#ifdef NDEBUG\n#endif\n"}, "conditional compilation: #ifdef NDEBUG"),
-    "a condition of tests in the library": (
-        {"src/left/l.cc": "#ifdef __OPTIMIZE__\n#endif\n"}, "#ifdef __OPTIMIZE__"),
     "an if": (
         {"src/left/l.cc": "#if 0\n#endif\n"}, "conditional compilation: #if 0"),
     "a macro in a header": (

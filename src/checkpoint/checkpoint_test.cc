@@ -68,9 +68,9 @@ TEST_P(RealCheckpointTest, OpensInLessThan30Milliseconds) {
     best = std::min(best, 1e3 * static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC);
   }
   RecordProperty("open_ms", std::to_string(best));
-#ifdef __OPTIMIZE__
-  EXPECT_LT(best, 30.0);
-#endif
+  if (testing::timings_count()) {
+    EXPECT_LT(best, 30.0);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, RealCheckpointTest,

@@ -141,6 +141,8 @@ double max_abs_difference(ConstTensorView a, ConstTensorView b) {
   return worst;
 }
 
+bool timings_count() { return TRIAX_TIMINGS_COUNT; }
+
 std::string shared_directory() {
   const char* variable = std::getenv("TRIAX_SHARED");
   const std::filesystem::path path =

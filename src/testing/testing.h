@@ -58,6 +58,9 @@ bool bitwise_equal(ConstTensorView a, ConstTensorView b);
 /// Largest |a - b|; infinite when either is not finite.
 double max_abs_difference(ConstTensorView a, ConstTensorView b);
 
+/// True where a test may hold a time to a bound: an optimised build without sanitizers.
+bool timings_count();
+
 /// Where the read-only test data of the project lies: the environment's TRIAX_SHARED, or
 /// ../shared beside the source; empty when absent (tests that need it skip and say so).
 std::string shared_directory();
