@@ -24,7 +24,6 @@ class Maker {
 
   MatrixView expert(int64_t rows, int64_t cols) { return make(options_.experts, rows, cols); }
   MatrixView dense(int64_t rows, int64_t cols) { return make(options_.dense, rows, cols); }
-  MatrixView plain(int64_t rows, int64_t cols) { return make(MatrixFormat::kF32, rows, cols); }
   MatrixView bf16(int64_t rows, int64_t cols) { return make(MatrixFormat::kBf16, rows, cols); }
 
   Tensor array(std::initializer_list<int64_t> shape, double mean, double deviation) {
@@ -38,40 +37,59 @@ class Maker {
  private:
   MatrixView make(MatrixFormat format, int64_t rows, int64_t cols) {
     const double deviation = 1.0 / std::sqrt(static_cast<double>(cols));
-    OwnedMatrix matrix = format == MatrixFormat::kMxfp4 || format == MatrixFormat::kInt8
-                             ? packed(format, rows, cols, deviation)
-                             : quantize_matrix(format, array({rows, cols}, 0.0, deviation));
-    weights_.owned.push_back(std::move(matrix));
-    return weights_.owned.back().view;
+    MatrixView matrix{format, rows, cols, nullptr, nullptr};
+    auto* data = take(rows * matrix.row_bytes());
+    matrix.data = data;
+    if (format == MatrixFormat::kMxfp4 || format == MatrixFormat::kInt8) {
+      uint8_t* scales = take(rows * matrix.scale_row_bytes());
+      matrix.scales = scales;
+      fill_packed(matrix, deviation, data, scales);
+      return matrix;
+    }
+    const OwnedMatrix values = quantize_matrix(format, array({rows, cols}, 0.0, deviation));
+    std::memcpy(data, values.view.data, static_cast<size_t>(rows * matrix.row_bytes()));
+    return matrix;
   }
 
   /// Random codes, all with one scale: a gigabyte a second instead of a normal draw for each value.
-  OwnedMatrix packed(MatrixFormat format, int64_t rows, int64_t cols, double deviation) {
-    OwnedMatrix matrix = make_matrix(format, rows, cols);
-    auto* data = matrix.data.data<uint8_t>();
-    const int64_t bytes = matrix.data.bytes();
+  void fill_packed(const MatrixView& matrix, double deviation, uint8_t* data, uint8_t* scales) {
+    const int64_t bytes = matrix.rows * matrix.row_bytes();
     for (int64_t i = 0; i < bytes; i += 8) {
       const uint64_t word = rng_.next();
       std::memcpy(data + i, &word, static_cast<size_t>(std::min<int64_t>(8, bytes - i)));
     }
-    auto* scales = matrix.scales.data<uint8_t>();
-    if (format == MatrixFormat::kMxfp4) {
+    const int64_t scale_bytes = matrix.rows * matrix.scale_row_bytes();
+    if (matrix.format == MatrixFormat::kMxfp4) {
       constexpr double kCodeDeviation = 2.9;  // of 16 equally likely E2M1 codes
       const int exponent = static_cast<int>(std::lround(std::log2(deviation / kCodeDeviation)));
-      std::memset(scales, 127 + exponent, static_cast<size_t>(matrix.scales.bytes()));
-    } else {
-      constexpr double kCodeDeviation = 73.9;  // of 256 equally likely integers
-      const Bf16 scale = to_bf16(static_cast<float>(deviation / kCodeDeviation));
-      for (int64_t i = 0; i < matrix.scales.bytes(); i += 2) {
-        std::memcpy(scales + i, &scale, 2);
-      }
+      std::memset(scales, 127 + exponent, static_cast<size_t>(scale_bytes));
+      return;
     }
-    return matrix;
+    constexpr double kCodeDeviation = 73.9;  // of 256 equally likely integers
+    const Bf16 scale = to_bf16(static_cast<float>(deviation / kCodeDeviation));
+    for (int64_t i = 0; i < scale_bytes; i += 2) {
+      std::memcpy(scales + i, &scale, 2);
+    }
+  }
+
+  /// Memory from large blocks, so that the system backs it with large pages.
+  uint8_t* take(int64_t bytes) {
+    constexpr int64_t kBlockBytes = int64_t{1} << 28;
+    constexpr int64_t kAlignment = 64;
+    bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    if (weights_.owned.empty() || used_ + bytes > weights_.owned.back().bytes()) {
+      weights_.owned.emplace_back(DType::kU8,
+                                  std::initializer_list<int64_t>{std::max(bytes, kBlockBytes)});
+      used_ = 0;
+    }
+    used_ += bytes;
+    return weights_.owned.back().data<uint8_t>() + used_ - bytes;
   }
 
   ModelWeights& weights_;
   RandomWeightsOptions options_;
   Rng rng_;
+  int64_t used_ = 0;  // of the last block
 };
 
 KdaWeights random_kda(Maker& make, const ModelConfig& config) {
@@ -82,7 +100,7 @@ KdaWeights random_kda(Maker& make, const ModelConfig& config) {
   w.k = make.dense(kda.width(), d);
   w.v = make.dense(kda.width(), d);
   w.o = make.dense(d, kda.width());
-  w.b = make.plain(kda.heads, d);
+  w.b = make.bf16(kda.heads, d);
   w.f_a = make.dense(kda.head_dim, d);
   w.f_b = make.dense(kda.width(), kda.head_dim);
   if (kda.full_rank_gate) {
@@ -128,7 +146,7 @@ width::MlpWeights random_mlp(Maker& make, int64_t hidden, int64_t width) {
 MoeWeights random_moe(Maker& make, const ModelConfig& config) {
   const auto& moe = config.moe;
   MoeWeights w;
-  w.router = make.plain(moe.experts, config.hidden);
+  w.router = make.bf16(moe.experts, config.hidden);
   w.router_bias = make.array({moe.experts}, 0.0, 0.05);
   if (moe.latent > 0) {
     w.latent_down = make.dense(moe.latent, config.hidden);

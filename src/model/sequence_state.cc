@@ -8,6 +8,8 @@
 namespace triax::model {
 namespace {
 
+using checkpoint::LayerKind;
+
 constexpr int64_t kPage = 64;
 
 int64_t pages_for(int64_t tokens) { return (tokens + kPage - 1) / kPage; }
@@ -16,6 +18,12 @@ int64_t pages_for(int64_t tokens) { return (tokens + kPage - 1) / kPage; }
 std::byte* entry(TensorView view, int64_t i, size_t* bytes) {
   *bytes = static_cast<size_t>(view.stride(0) * dtype_bytes(view.dtype()));
   return static_cast<std::byte*>(view.raw()) + static_cast<size_t>(i) * *bytes;
+}
+
+/// Entry `i` of the first dimension, as an array.
+TensorView entry_view(TensorView view, int64_t i) {
+  size_t bytes = 0;
+  return TensorView(entry(view, i, &bytes), view.dtype(), view.shape().subspan(1));
 }
 
 void copy_entry(TensorView view, int64_t from, int64_t to) {
@@ -55,16 +63,19 @@ SequenceState::~SequenceState() {
 StatePool::StatePool(const checkpoint::ModelConfig& config, StatePoolSize size) {
   const int64_t pages = pages_for(size.tokens) + size.sequences;
   const auto& kda = config.kda;
-  const auto& mla = config.mla;
-  for (checkpoint::LayerKind kind : config.layers) {
-    LayerMemory memory;
-    if (kind == checkpoint::LayerKind::kKda) {
-      memory.states = Tensor::f32({size.sequences, kda.heads, kda.head_dim, kda.head_dim});
-      memory.windows = Tensor::f32({size.sequences, 3, 3 * kda.heads * kda.head_dim});
+  states_ = Tensor::f32(
+      {config.count(LayerKind::kKda), size.sequences, kda.heads, kda.head_dim, kda.head_dim});
+  windows_ = Tensor::f32({config.count(LayerKind::kKda), size.sequences, 3, 3 * kda.width()});
+  latents_ = Tensor::f32({config.count(LayerKind::kMla), pages, kPage, config.mla.latent_dim()});
+  int64_t kda_layer = 0;
+  int64_t mla_layer = 0;
+  for (LayerKind kind : config.layers) {
+    if (kind == LayerKind::kKda) {
+      layers_.push_back({entry_view(states_, kda_layer), entry_view(windows_, kda_layer), {}});
+      ++kda_layer;
     } else {
-      memory.latents = Tensor::f32({pages, kPage, mla.kv_lora + mla.shared_dim});
+      layers_.push_back({{}, {}, entry_view(latents_, mla_layer++)});
     }
-    layers_.push_back(std::move(memory));
   }
   for (int64_t i = size.sequences - 1; i >= 0; --i) {
     free_slots_.push_back(static_cast<int32_t>(i));

@@ -88,12 +88,13 @@ class StatePool {
  private:
   friend class SequenceState;
   struct LayerMemory {
-    Tensor states, windows, latents;
+    TensorView states, windows, latents;  // parts of the arrays below
   };
   static size_t index(int64_t i) { return static_cast<size_t>(i); }
   void release(SequenceState& state);
   Result<SequenceState> take_slot();
 
+  Tensor states_, windows_, latents_;  // of all layers, so that large pages back them
   std::vector<LayerMemory> layers_;
   std::vector<int32_t> free_slots_;
   std::vector<int32_t> free_pages_;

@@ -62,7 +62,7 @@ struct ModelWeights {
   std::vector<LayerWeights> layers;
 
   std::shared_ptr<const checkpoint::Checkpoint> checkpoint;
-  std::vector<OwnedMatrix> owned;
+  std::vector<Tensor> owned;
 };
 
 /// Binds a validated checkpoint. Nothing but vectors is copied.

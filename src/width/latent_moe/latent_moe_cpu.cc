@@ -96,6 +96,19 @@ class Layer {
 
  private:
   bool has_shared() const { return !empty(weights_.shared); }
+  // Without a latent, shared and routed experts read the same input: their products go into one
+  // list, if both take activations alike.
+  bool joined() const {
+    return has_shared() && weights_.latent_down.empty() && weights_.latent_up.empty() &&
+           args_.dense_precision == args_.expert_precision;
+  }
+  void add_shared_halves() {
+    products_.add(args_.in, weights_.shared.gate, shared_gate_);
+    products_.add(args_.in, weights_.shared.up, shared_up_);
+  }
+  Status activate_shared() {
+    return gated_activation(device_, args_.activation, shared_gate_, shared_up_, shared_gate_);
+  }
   Status project_in();
   void gather();
   Status run_experts();
@@ -129,15 +142,14 @@ Status Layer::project_in() {
   if (!weights_.latent_down.empty()) {
     products_.add(args_.in, weights_.latent_down, latent_);
   }
+  if (joined()) {
+    return {};
+  }
   if (has_shared()) {
-    products_.add(args_.in, weights_.shared.gate, shared_gate_);
-    products_.add(args_.in, weights_.shared.up, shared_up_);
+    add_shared_halves();
   }
   Status status = products_.run(device_, args_.dense_precision);
-  if (status.ok() && has_shared()) {
-    status = gated_activation(device_, args_.activation, shared_gate_, shared_up_, shared_gate_);
-  }
-  return status;
+  return status.ok() && has_shared() ? activate_shared() : status;
 }
 
 void Layer::gather() {
@@ -156,6 +168,9 @@ void Layer::gather() {
 }
 
 Status Layer::run_experts() {
+  if (joined()) {
+    add_shared_halves();
+  }
   for (int64_t e = 0; e < groups_.experts(); ++e) {
     if (groups_.begin(e) < groups_.end(e)) {
       const MlpWeights& mlp = weights_.experts[static_cast<size_t>(e)];
@@ -166,6 +181,10 @@ Status Layer::run_experts() {
   Status status = products_.run(device_, args_.expert_precision);
   if (status.ok()) {
     status = gated_activation(device_, args_.activation, gate_, up_, gate_);
+  }
+  if (status.ok() && joined()) {
+    status = activate_shared();
+    products_.add(shared_gate_, weights_.shared.down, shared_out_);
   }
   if (!status.ok()) {
     return status;
@@ -221,7 +240,7 @@ Status Layer::project_out() {
   if (!weights_.latent_up.empty()) {
     products_.add(sum_, weights_.latent_up, args_.out);
   }
-  if (has_shared()) {
+  if (has_shared() && !joined()) {
     products_.add(shared_gate_, weights_.shared.down, shared_out_);
   }
   const Status status = products_.run(device_, args_.dense_precision);
