@@ -6,8 +6,8 @@ cd "$(dirname "$0")/.."
 triax=build/release/bin/triax
 model=models/boot-k3
 
-# The first paragraph: size, and what stands on each axis.
-"$triax" inspect "$model" | sed '/^$/q'
+# The card: size, what stands on each axis, vocabulary.
+"$triax" inspect "$model" | sed -n 1,5p
 
 # The last question resumes from the state that the turn before it left.
 "$triax" chat --model "$model" --temperature 0 --max-tokens 80 <<'QUESTIONS'

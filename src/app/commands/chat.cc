@@ -70,7 +70,11 @@ class LineReader {
     interrupted.store(false);
     const char* line = el_gets(edit_, &count);
     if (line == nullptr || count <= 0) {
-      return interrupted.exchange(false) ? std::optional(std::string()) : std::nullopt;
+      if (!interrupted.exchange(false)) {
+        return std::nullopt;
+      }
+      fmt::print("\n");
+      return std::string();
     }
     HistEvent event;
     history(history_, &event, H_ENTER, line);
@@ -174,7 +178,7 @@ constexpr const char* kHelp =
 class Chat {
  public:
   Chat(engine::Engine& engine, engine::ChatSession& session, const Flags& flags, bool color)
-      : engine_(engine), session_(session), printer_(color) {
+      : session_(session), printer_(color) {
     params_.sampling = flags.sampling.params(engine);
     params_.max_tokens = flags.sampling.limit(engine);
   }
@@ -262,7 +266,6 @@ class Chat {
     printer_.status(file.flush() ? "[saved " + path + "]" : "[cannot write " + path + "]");
   }
 
-  engine::Engine& engine_;
   engine::ChatSession& session_;
   Printer printer_;
   engine::GenerateParams params_;
