@@ -70,6 +70,18 @@ void decode(benchmark::State& state) {
             per_token * static_cast<double>(context) + absorb);
 }
 
+/// A short context: what kv_b costs.
+void decode_short(benchmark::State& state) {
+  const auto format = static_cast<MatrixFormat>(state.range(0));
+  Problem p(128, 1, format);
+  const OwnedDevice device(Backend::kCpu, static_cast<Isa>(state.range(1)), 1);
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(mla(device, p.args()).ok());
+  }
+  set_rates(state, p.kv_b.view.bytes(),
+            2.0 * static_cast<double>(kHeads * (kNope + kValue) * kLatent));
+}
+
 void prefill(benchmark::State& state) {
   const int64_t tokens = state.range(0);
   Problem p(0, tokens, MatrixFormat::kBf16);
@@ -93,6 +105,14 @@ void sizes(benchmark::internal::Benchmark* b, std::initializer_list<int64_t> tok
 }
 
 BENCHMARK(decode)->Apply([](auto* b) { sizes(b, {1024, 16384}); });
+BENCHMARK(decode_short)->Unit(benchmark::kMicrosecond)->Apply([](auto* b) {
+  b->ArgNames({"format", "isa"});
+  for (MatrixFormat format : {MatrixFormat::kBf16, MatrixFormat::kMxfp4, MatrixFormat::kInt8}) {
+    for (Isa isa : supported_isas()) {
+      b->Args({static_cast<int64_t>(format), static_cast<int64_t>(isa)});
+    }
+  }
+});
 BENCHMARK(prefill)->Apply([](auto* b) { sizes(b, {512, 2048}); });
 
 }  // namespace

@@ -153,8 +153,8 @@ void finish(float factor, const float* gate, int64_t cols, float* x) {
 }  // namespace
 
 const MlaKernels& mla_kernels_portable() {
-  static constexpr MlaKernels kKernels = {scores,   softmax,  weighted_sum, unpack,
-                                          add_rows, dot_rows, finish};
+  static constexpr MlaKernels kKernels = {scores,   softmax, weighted_sum, unpack, add_rows,
+                                          dot_rows, nullptr, nullptr,      finish};
   return kKernels;
 }
 

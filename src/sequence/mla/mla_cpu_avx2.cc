@@ -24,7 +24,7 @@ struct MlaAvx2 {
   static void store_some(float* p, Reg x, int n) {
     n == kWidth ? store(p, x) : _mm256_maskstore_ps(p, first(n), x);
   }
-  static void prefetch(const float* p) { _mm_prefetch(p, _MM_HINT_T0); }
+  static void prefetch(const void* p) { _mm_prefetch(p, _MM_HINT_T0); }
   static Reg add(Reg a, Reg b) { return _mm256_add_ps(a, b); }
   static Reg sub(Reg a, Reg b) { return _mm256_sub_ps(a, b); }
   static Reg mul(Reg a, Reg b) { return _mm256_mul_ps(a, b); }
@@ -90,6 +90,50 @@ struct MlaAvx2 {
       store_codes(to, _mm_unpacklo_epi8(even, odd), scale_of_block);
       store_codes(to + 2 * kWidth, _mm_unpackhi_epi8(even, odd), scale_of_block);
     }
+  }
+
+  /// kWidth weights before their scale.
+  template <MatrixFormat kFormat>
+  static Reg weights(const unsigned char* data) {
+    if constexpr (kFormat == MatrixFormat::kF32) {
+      return _mm256_loadu_ps(reinterpret_cast<const float*>(data));
+    } else if constexpr (kFormat == MatrixFormat::kF16) {
+      return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(data)));
+    } else if constexpr (kFormat == MatrixFormat::kBf16) {
+      const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(data));
+      return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16));
+    } else if constexpr (kFormat == MatrixFormat::kInt8) {
+      const __m128i x = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(data));
+      return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x));
+    } else {
+      // A byte in each half of 64 bits, its high nibble lowest in the upper half.
+      const __m256i x = _mm256_cvtepu8_epi64(_mm_loadu_si32(data));
+      return e2m1(_mm256_or_si256(x, _mm256_slli_epi64(x, 28)));
+    }
+  }
+  /// `count` <= 8 scales as floats.
+  template <MatrixFormat kFormat>
+  static void scales(const unsigned char* data, int64_t count, float* out) {
+    constexpr int64_t kBytes = kFormat == MatrixFormat::kInt8 ? 2 : 1;
+    unsigned char some[16] = {};
+    if (count < 8) {
+      std::memcpy(some, data, static_cast<size_t>(count * kBytes));
+      data = some;
+    }
+    __m256i bits;
+    if constexpr (kFormat == MatrixFormat::kInt8) {
+      const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(data));
+      bits = _mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16);
+    } else {
+      const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(data));
+      const __m256i x = _mm256_cvtepu8_epi32(bytes);
+      const __m256i smallest = _mm256_cmpeq_epi32(x, _mm256_setzero_si256());
+      const __m256i nan = _mm256_cmpeq_epi32(x, _mm256_set1_epi32(255));
+      bits = _mm256_slli_epi32(x, 23);
+      bits = _mm256_or_si256(bits, _mm256_and_si256(smallest, _mm256_set1_epi32(0x400000)));
+      bits = _mm256_or_si256(bits, _mm256_and_si256(nan, _mm256_set1_epi32(1)));
+    }
+    _mm256_storeu_ps(out, _mm256_castsi256_ps(bits));
   }
 
  private:

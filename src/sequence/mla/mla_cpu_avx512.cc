@@ -20,7 +20,7 @@ struct MlaAvx512 {
   static void store(float* p, Reg x) { _mm512_storeu_ps(p, x); }
   static Reg load_some(const float* p, int n) { return _mm512_maskz_loadu_ps(first(n), p); }
   static void store_some(float* p, Reg x, int n) { _mm512_mask_storeu_ps(p, first(n), x); }
-  static void prefetch(const float* p) { _mm_prefetch(p, _MM_HINT_T0); }
+  static void prefetch(const void* p) { _mm_prefetch(p, _MM_HINT_T0); }
   static Reg add(Reg a, Reg b) { return _mm512_add_ps(a, b); }
   static Reg sub(Reg a, Reg b) { return _mm512_sub_ps(a, b); }
   static Reg mul(Reg a, Reg b) { return _mm512_mul_ps(a, b); }
@@ -66,8 +66,7 @@ struct MlaAvx512 {
   }
   static void unpack_mxfp4(const unsigned char* data, const unsigned char* scales, int64_t cols,
                            float* out) {
-    const Reg table = _mm512_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f, -0.5f,
-                                     -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f);
+    const Reg table = e2m1();
     const __m128i low = _mm_set1_epi8(15);
     for (int64_t block = 0; block < cols / kScaleBlock; ++block) {
       const __m128i x =
@@ -83,7 +82,50 @@ struct MlaAvx512 {
     }
   }
 
+  /// kWidth weights before their scale.
+  template <MatrixFormat kFormat>
+  static Reg weights(const unsigned char* data) {
+    if constexpr (kFormat == MatrixFormat::kF32) {
+      return _mm512_loadu_ps(data);
+    } else if constexpr (kFormat == MatrixFormat::kF16) {
+      return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(data)));
+    } else if constexpr (kFormat == MatrixFormat::kBf16) {
+      const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(data));
+      return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
+    } else if constexpr (kFormat == MatrixFormat::kInt8) {
+      const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(data));
+      return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(x));
+    } else {
+      // A byte in each half of 64 bits, its high nibble lowest in the upper half: a permutation
+      // looks at the low four bits only.
+      const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(data));
+      const __m512i x = _mm512_cvtepu8_epi64(bytes);
+      return _mm512_permutexvar_ps(_mm512_or_si512(x, _mm512_slli_epi64(x, 28)), e2m1());
+    }
+  }
+  /// `count` <= 8 scales as floats.
+  template <MatrixFormat kFormat>
+  static void scales(const unsigned char* data, int64_t count, float* out) {
+    const auto mask = static_cast<__mmask8>((1U << count) - 1U);
+    __m256i bits;
+    if constexpr (kFormat == MatrixFormat::kInt8) {
+      bits = _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_maskz_loadu_epi16(mask, data)), 16);
+    } else {
+      const __m256i x = _mm256_cvtepu8_epi32(_mm_maskz_loadu_epi8(mask, data));
+      bits = _mm256_slli_epi32(x, 23);
+      const __mmask8 smallest = _mm256_cmpeq_epi32_mask(x, _mm256_setzero_si256());
+      const __mmask8 nan = _mm256_cmpeq_epi32_mask(x, _mm256_set1_epi32(255));
+      bits = _mm256_mask_mov_epi32(bits, smallest, _mm256_set1_epi32(0x400000));
+      bits = _mm256_mask_mov_epi32(bits, nan, _mm256_set1_epi32(0x7F800001));
+    }
+    _mm256_storeu_ps(out, _mm256_castsi256_ps(bits));
+  }
+
  private:
+  static Reg e2m1() {
+    return _mm512_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f, -0.5f, -1.0f,
+                          -1.5f, -2.0f, -3.0f, -4.0f, -6.0f);
+  }
   static __mmask16 first(int n) { return static_cast<__mmask16>((1U << n) - 1U); }
   static int left(int64_t cols, int64_t c) {
     return cols - c < kWidth ? static_cast<int>(cols - c) : kWidth;

@@ -16,7 +16,7 @@ constexpr int64_t kRangesMax = 64;
 /// Floats that the partial sums of one group of queries may take (64 MB).
 constexpr int64_t kPartialFloatsMax = int64_t{1} << 24;
 
-constexpr int64_t kTileHeads = 2 * kMlaLanes;
+constexpr int64_t kTileHeadsMax = 2 * kMlaLanes;
 
 /// A new token; those of one sequence are independent of each other.
 struct Query {
@@ -50,7 +50,7 @@ class Decode {
       }
     }
     latent_ = round_up(p_.latent, kMlaLanes);
-    tiles_ = round_up(p_.heads, kTileHeads) / kTileHeads;
+    choose_tiles();
   }
 
   void run() {
@@ -59,9 +59,9 @@ class Decode {
     }
     const int64_t threads = device_.threads->threads();
     rows_ = scope_.take<float>(threads * kMlaRows * latent_);
-    scores_ = scope_.take<float>(threads * kLatentPage * kTileHeads);
+    scores_ = scope_.take<float>(threads * kLatentPage * tile_heads_max_);
     absorbed_ = scope_.take<float>(count_ * p_.heads * latent_);
-    packed_ = scope_.take<float>(count_ * tiles_ * kTileHeads * p_.width());
+    packed_ = scope_.take<float>(count_ * tiles_ * tile_heads_max_ * p_.width());
     std::fill(rows_, rows_ + threads * kMlaRows * latent_, 0.0f);
     device_.threads->run(p_.heads, [this](int64_t h, int worker) { absorb(h, worker); });
     pack();
@@ -77,19 +77,32 @@ class Decode {
   }
 
  private:
+  /// Narrow tiles where wide ones would leave threads idle: a lane's bits are the same in both.
+  void choose_tiles() {
+    tile_heads_max_ = kTileHeadsMax;
+    tiles_ = round_up(p_.heads, tile_heads_max_) / tile_heads_max_;
+    int64_t slots = 0;
+    for (int64_t i = 0; i < count_; ++i) {
+      slots += queries_[i].ranges * tiles_;
+    }
+    if (slots < device_.threads->threads()) {
+      tile_heads_max_ = kMlaLanes;
+      tiles_ = round_up(p_.heads, tile_heads_max_) / tile_heads_max_;
+    }
+  }
+
   int64_t tile_groups(int64_t tile) const {
-    return p_.heads - tile * kTileHeads > kMlaLanes ? 2 : 1;
+    return tile_heads(tile) > kMlaLanes ? 2 : 1;
   }
   int64_t tile_heads(int64_t tile) const {
-    return std::min(kTileHeads, p_.heads - tile * kTileHeads);
+    return std::min(tile_heads_max_, p_.heads - tile * tile_heads_max_);
   }
   float* absorbed(int64_t i, int64_t h) { return absorbed_ + (i * p_.heads + h) * latent_; }
   float* packed(int64_t i, int64_t tile) {
-    return packed_ + (i * tiles_ + tile) * kTileHeads * p_.width();
+    return packed_ + (i * tiles_ + tile) * tile_heads_max_ * p_.width();
   }
 
-  /// Rows [row, row + count) of kv_b in this worker's scratch, [count, latent_], padded with zeros.
-  const float* unpack(int64_t row, int64_t count, int worker) {
+  MlaPackedRows packed_rows(int64_t row, int64_t count) const {
     const MatrixView& m = p_.args->kv_b;
     MlaPackedRows some;
     some.format = m.format;
@@ -101,8 +114,18 @@ class Decode {
     if (m.scales != nullptr) {
       some.scales = static_cast<const unsigned char*>(m.scales) + row * some.scale_row_bytes;
     }
+    return some;
+  }
+
+  /// One query reads kv_b in place; more of them share its unpacked rows. Both give the same bits.
+  bool fused() const {
+    return count_ == 1 && kernels_.add_packed != nullptr && p_.latent % kScaleBlock == 0;
+  }
+
+  /// Rows [row, row + count) of kv_b in this worker's scratch, [count, latent_], padded with zeros.
+  const float* unpack(int64_t row, int64_t count, int worker) {
     float* out = rows_ + worker * kMlaRows * latent_;
-    kernels_.unpack(some, latent_, out);
+    kernels_.unpack(packed_rows(row, count), latent_, out);
     return out;
   }
 
@@ -111,6 +134,9 @@ class Decode {
     const float factor = p_.query_factor();
     for (int64_t i = 0; i < count_; ++i) {
       std::fill(absorbed(i, h), absorbed(i, h) + latent_, 0.0f);
+    }
+    if (fused()) {
+      return absorb_packed(h, factor);
     }
     for (int64_t d = 0; d < p_.nope; d += kMlaRows) {
       const int64_t count = std::min(kMlaRows, p_.nope - d);
@@ -123,6 +149,19 @@ class Decode {
         }
         kernels_.add_rows(rows, latent_, count, scaled, latent_, absorbed(i, h));
       }
+    }
+  }
+
+  void absorb_packed(int64_t h, float factor) {
+    constexpr int64_t kRows = 128;
+    const float* q = p_.query(queries_[0].token, h);
+    for (int64_t d = 0; d < p_.nope; d += kRows) {
+      const int64_t count = std::min(kRows, p_.nope - d);
+      float scaled[kRows];
+      for (int64_t r = 0; r < count; ++r) {
+        scaled[r] = q[d + r] * factor;
+      }
+      kernels_.add_packed(packed_rows(h * (p_.nope + p_.value) + d, count), scaled, absorbed(0, h));
     }
   }
 
@@ -142,7 +181,7 @@ class Decode {
     const float factor = p_.query_factor();
     float* out = packed(i, tile);
     for (int64_t w = 0; w < width; ++w) {
-      const int64_t h = tile * kTileHeads + w;
+      const int64_t h = tile * tile_heads_max_ + w;
       if (h >= p_.heads) {
         for (int64_t k = begin; k < end; ++k) {
           out[k * width + w] = 0.0f;
@@ -163,15 +202,15 @@ class Decode {
     int64_t end = begin;
     for (; end < count_; ++end) {
       const int64_t more = queries_[end].ranges * tiles_;
-      if (end > begin && (slots + more) * kTileHeads * latent_ > kPartialFloatsMax) {
+      if (end > begin && (slots + more) * tile_heads_max_ * latent_ > kPartialFloatsMax) {
         break;
       }
       queries_[end].slot = slots;
       slots += more;
     }
-    sums_ = scope.take<float>(slots * kTileHeads * latent_);
-    max_ = scope.take<float>(slots * kTileHeads);
-    weight_ = scope.take<float>(slots * kTileHeads);
+    sums_ = scope.take<float>(slots * tile_heads_max_ * latent_);
+    max_ = scope.take<float>(slots * tile_heads_max_);
+    weight_ = scope.take<float>(slots * tile_heads_max_);
     device_.threads->run(slots, [&](int64_t slot, int worker) {
       int64_t i = begin;
       while (i + 1 < end && queries_[i + 1].slot <= slot) {
@@ -191,14 +230,14 @@ class Decode {
     const int64_t tile = (slot - query.slot) % tiles_;
     const int64_t begin = (slot - query.slot) / tiles_ * query.range_tokens;
     const int64_t end = std::min(query.tokens, begin + query.range_tokens);
-    float* s = scores_ + worker * kLatentPage * kTileHeads;
-    float* sums = sums_ + slot * kTileHeads * latent_;
-    float* max = max_ + slot * kTileHeads;
-    float* weight = weight_ + slot * kTileHeads;
-    float alpha[kTileHeads];
+    float* s = scores_ + worker * kLatentPage * tile_heads_max_;
+    float* sums = sums_ + slot * tile_heads_max_ * latent_;
+    float* max = max_ + slot * tile_heads_max_;
+    float* weight = weight_ + slot * tile_heads_max_;
+    float alpha[kTileHeadsMax];
     std::fill(sums, sums + tile_heads(tile) * latent_, 0.0f);
-    std::fill(max, max + kTileHeads, -INFINITY);
-    std::fill(weight, weight + kTileHeads, 0.0f);
+    std::fill(max, max + tile_heads_max_, -INFINITY);
+    std::fill(weight, weight + tile_heads_max_, 0.0f);
     const int64_t groups = tile_groups(tile);
     const int64_t stride = p_.latent_stride();
     for (int64_t token = begin; token < end; token += kLatentPage) {
@@ -218,7 +257,8 @@ class Decode {
   void merge(int64_t i, int64_t h) {
     const Query& query = queries_[i];
     const auto partial = [&](int64_t range) {
-      return (query.slot + range * tiles_ + h / kTileHeads) * kTileHeads + h % kTileHeads;
+      return (query.slot + range * tiles_ + h / tile_heads_max_) * tile_heads_max_ +
+             h % tile_heads_max_;
     };
     float max = -INFINITY;
     for (int64_t range = 0; range < query.ranges; ++range) {
@@ -243,7 +283,12 @@ class Decode {
 
   /// out(h)[begin, end) = W_v(h) mean, gated, of every query.
   void values(int64_t h, int64_t begin, int64_t end, int worker) {
-    for (int64_t v = begin; v < end; v += kMlaRows) {
+    if (fused()) {
+      const int64_t row = h * (p_.nope + p_.value) + p_.nope + begin;
+      kernels_.dot_packed(packed_rows(row, end - begin), absorbed(0, h),
+                          p_.out(queries_[0].token, h) + begin);
+    }
+    for (int64_t v = fused() ? end : begin; v < end; v += kMlaRows) {
       const int64_t count = std::min(kMlaRows, end - v);
       const float* rows = unpack(h * (p_.nope + p_.value) + p_.nope + v, count, worker);
       for (int64_t i = 0; i < count_; ++i) {
@@ -266,7 +311,8 @@ class Decode {
   Workspace::Scope scope_;
   Query* queries_ = nullptr;
   int64_t count_ = 0;
-  int64_t latent_ = 0;  // R rounded up to whole vectors
+  int64_t latent_ = 0;          // R rounded up to whole vectors
+  int64_t tile_heads_max_ = 0;  // lanes of a tile
   int64_t tiles_ = 0;
   float* rows_ = nullptr;      // [threads, kMlaRows, latent_] unpacked kv_b
   float* scores_ = nullptr;    // [threads, page, W]

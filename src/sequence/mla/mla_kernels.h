@@ -59,7 +59,7 @@ struct MlaWeightedSum {
   int64_t acc_stride = 0;
 };
 
-/// Up to kMlaRows rows of a packed matrix, as pointers: kernels call no inline function of others.
+/// Some rows of a packed matrix, as pointers: kernels call no inline function of others.
 struct MlaPackedRows {
   MatrixFormat format = MatrixFormat::kF32;
   int64_t rows = 0;
@@ -82,6 +82,10 @@ struct MlaKernels {
   /// out[i] = rows[i] . x; cols is a multiple of 16, as is stride.
   void (*dot_rows)(const float* rows, int64_t stride, int64_t count, const float* x, int64_t cols,
                    float* out);
+  /// add_rows and dot_rows of packed rows, any number of them, without unpacked copies: the same
+  /// bits as after unpack. cols is a multiple of 32; null where the instruction set has none.
+  void (*add_packed)(const MlaPackedRows& packed, const float* factor, float* out);
+  void (*dot_packed)(const MlaPackedRows& packed, const float* x, float* out);
   /// x[c] *= factor, and *= sigmoid(gate[c]) where gate is not null.
   void (*finish)(float factor, const float* gate, int64_t cols, float* x);
 };

@@ -317,6 +317,192 @@ void dot_rows_lanes(const float* rows, int64_t stride, int64_t count, const floa
   }
 }
 
+/// Columns that a fused kernel handles at a time, and rows whose scales it keeps.
+constexpr int64_t kStripCols = 256;
+constexpr int64_t kStripBlocks = kStripCols / kScaleBlock;
+constexpr int64_t kStripRows = 16;
+
+/// Bytes of `cols` packed columns.
+template <MatrixFormat kFormat>
+constexpr int64_t packed_bytes(int64_t cols) {
+  switch (kFormat) {
+    case MatrixFormat::kF32:
+      return 4 * cols;
+    case MatrixFormat::kF16:
+    case MatrixFormat::kBf16:
+      return 2 * cols;
+    case MatrixFormat::kMxfp4:
+      return cols / 2;
+    case MatrixFormat::kInt8:
+      return cols;
+  }
+  return 0;
+}
+
+template <MatrixFormat kFormat>
+constexpr bool kHasScales = kFormat == MatrixFormat::kMxfp4 || kFormat == MatrixFormat::kInt8;
+
+/// The scales of `rows` rows of a strip as floats, out [rows, kStripBlocks].
+template <typename L, MatrixFormat kFormat>
+inline void strip_scales(const MlaPackedRows& packed, int64_t row, int64_t rows, int64_t block,
+                         int64_t blocks, float* out) {
+  constexpr int64_t kBytes = kFormat == MatrixFormat::kInt8 ? 2 : 1;
+  for (int64_t i = 0; i < rows; ++i) {
+    L::template scales<kFormat>(packed.scales + (row + i) * packed.scale_row_bytes + block * kBytes,
+                                blocks, out + i * kStripBlocks);
+  }
+}
+
+/// kVecs vectors of columns from `col` on, of `rows` rows; `scales` begins at the same column.
+template <typename L, MatrixFormat kFormat, int kVecs>
+inline void add_packed_block(const MlaPackedRows& packed, int64_t row, int64_t rows, int64_t col,
+                             const float* scales, const float* factor, float* out) {
+  constexpr int kVecsOfBlock = static_cast<int>(kScaleBlock) / L::kWidth;
+  typename L::Reg sum[kVecs];
+#pragma GCC unroll 16
+  for (int v = 0; v < kVecs; ++v) {
+    sum[v] = L::load(out + col + v * L::kWidth);
+  }
+  const unsigned char* data = packed.data + row * packed.row_bytes + packed_bytes<kFormat>(col);
+  for (int64_t i = 0; i < rows; ++i, data += packed.row_bytes) {
+    constexpr int64_t kBytes = packed_bytes<kFormat>(kVecs * L::kWidth);
+#pragma GCC unroll 16
+    for (int64_t b = 0; b < kBytes; b += 64) {
+      L::prefetch(data + kStripRows * packed.row_bytes + b);
+    }
+    const auto f = L::set(factor[i]);
+#pragma GCC unroll 16
+    for (int v = 0; v < kVecs; ++v) {
+      auto w = L::template weights<kFormat>(data + packed_bytes<kFormat>(v * L::kWidth));
+      if constexpr (kHasScales<kFormat>) {
+        w = L::mul(w, L::set(scales[i * kStripBlocks + v / kVecsOfBlock]));
+      }
+      sum[v] = L::fma(f, w, sum[v]);
+    }
+  }
+#pragma GCC unroll 16
+  for (int v = 0; v < kVecs; ++v) {
+    L::store(out + col + v * L::kWidth, sum[v]);
+  }
+}
+
+template <typename L, MatrixFormat kFormat>
+void add_packed_of(const MlaPackedRows& packed, const float* factor, float* out) {
+  constexpr int kVecs = 8;
+  constexpr int kVecsLast = static_cast<int>(kScaleBlock) / L::kWidth;
+  float scales[kStripRows * kStripBlocks];
+  for (int64_t row = 0; row < packed.rows; row += kStripRows) {
+    const int64_t rows = packed.rows - row < kStripRows ? packed.rows - row : kStripRows;
+    for (int64_t strip = 0; strip < packed.cols; strip += kStripCols) {
+      const int64_t left = packed.cols - strip;
+      const int64_t end = strip + (left < kStripCols ? left : kStripCols);
+      if constexpr (kHasScales<kFormat>) {
+        strip_scales<L, kFormat>(packed, row, rows, strip / kScaleBlock,
+                                 (end - strip) / kScaleBlock, scales);
+      }
+      int64_t c = strip;
+      for (; c + kVecs * L::kWidth <= end; c += kVecs * L::kWidth) {
+        add_packed_block<L, kFormat, kVecs>(packed, row, rows, c,
+                                            scales + (c - strip) / kScaleBlock, factor + row, out);
+      }
+      for (; c < end; c += kScaleBlock) {
+        add_packed_block<L, kFormat, kVecsLast>(
+            packed, row, rows, c, scales + (c - strip) / kScaleBlock, factor + row, out);
+      }
+    }
+  }
+}
+
+template <typename L, MatrixFormat kFormat, int kRows>
+inline void dot_packed_block(const MlaPackedRows& packed, int64_t row, const float* x, float* out) {
+  constexpr int kVecsOfBlock = static_cast<int>(kScaleBlock) / L::kWidth;
+  constexpr int64_t kLineBlocks = 64 / packed_bytes<kFormat>(kScaleBlock);
+  float scales[kRows * kStripBlocks];
+  typename L::Reg sum[kRows];
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) {
+    sum[i] = L::zero();
+  }
+  const unsigned char* data = packed.data + row * packed.row_bytes;
+  for (int64_t strip = 0; strip < packed.cols; strip += kStripCols) {
+    const int64_t left = packed.cols - strip;
+    const int64_t blocks = left < kStripCols ? left / kScaleBlock : kStripBlocks;
+    if constexpr (kHasScales<kFormat>) {
+      strip_scales<L, kFormat>(packed, row, kRows, strip / kScaleBlock, blocks, scales);
+    }
+    for (int64_t block = 0; block < blocks; ++block) {
+      const int64_t c = strip + block * kScaleBlock;
+      const unsigned char* from = data + packed_bytes<kFormat>(c);
+#pragma GCC unroll 16
+      for (int v = 0; v < kVecsOfBlock; ++v) {
+        const auto y = L::load(x + c + v * L::kWidth);
+#pragma GCC unroll 16
+        for (int i = 0; i < kRows; ++i) {
+          auto w = L::template weights<kFormat>(from + i * packed.row_bytes +
+                                                packed_bytes<kFormat>(v * L::kWidth));
+          if constexpr (kHasScales<kFormat>) {
+            w = L::mul(w, L::set(scales[i * kStripBlocks + block]));
+          }
+          sum[i] = L::fma(w, y, sum[i]);
+        }
+      }
+      if (kLineBlocks < 2 || block % kLineBlocks == 0) {
+#pragma GCC unroll 16
+        for (int i = 0; i < kRows; ++i) {
+          L::prefetch(from + (i + kRows) * packed.row_bytes);
+        }
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) {
+    out[i] = L::sum(sum[i]);
+  }
+}
+
+template <typename L, MatrixFormat kFormat>
+void dot_packed_of(const MlaPackedRows& packed, const float* x, float* out) {
+  int64_t i = 0;
+  for (; i + kMlaRows <= packed.rows; i += kMlaRows) {
+    dot_packed_block<L, kFormat, kMlaRows>(packed, i, x, out + i);
+  }
+  for (; i < packed.rows; ++i) {
+    dot_packed_block<L, kFormat, 1>(packed, i, x, out + i);
+  }
+}
+
+template <typename L>
+void add_packed_lanes(const MlaPackedRows& packed, const float* factor, float* out) {
+  switch (packed.format) {
+    case MatrixFormat::kF32:
+      return add_packed_of<L, MatrixFormat::kF32>(packed, factor, out);
+    case MatrixFormat::kF16:
+      return add_packed_of<L, MatrixFormat::kF16>(packed, factor, out);
+    case MatrixFormat::kBf16:
+      return add_packed_of<L, MatrixFormat::kBf16>(packed, factor, out);
+    case MatrixFormat::kMxfp4:
+      return add_packed_of<L, MatrixFormat::kMxfp4>(packed, factor, out);
+    case MatrixFormat::kInt8:
+      return add_packed_of<L, MatrixFormat::kInt8>(packed, factor, out);
+  }
+}
+
+template <typename L>
+void dot_packed_lanes(const MlaPackedRows& packed, const float* x, float* out) {
+  switch (packed.format) {
+    case MatrixFormat::kF32:
+      return dot_packed_of<L, MatrixFormat::kF32>(packed, x, out);
+    case MatrixFormat::kF16:
+      return dot_packed_of<L, MatrixFormat::kF16>(packed, x, out);
+    case MatrixFormat::kBf16:
+      return dot_packed_of<L, MatrixFormat::kBf16>(packed, x, out);
+    case MatrixFormat::kMxfp4:
+      return dot_packed_of<L, MatrixFormat::kMxfp4>(packed, x, out);
+    case MatrixFormat::kInt8:
+      return dot_packed_of<L, MatrixFormat::kInt8>(packed, x, out);
+  }
+}
+
 template <typename L>
 void finish_lanes(float factor, const float* gate, int64_t cols, float* x) {
   for (int64_t c = 0; c < cols; c += L::kWidth) {
@@ -335,8 +521,9 @@ void finish_lanes(float factor, const float* gate, int64_t cols, float* x) {
 
 template <typename L>
 constexpr MlaKernels kernels_of() {
-  return {scores_lanes<L>,   softmax_lanes<L>,  weighted_sum_lanes<L>, unpack_lanes<L>,
-          add_rows_lanes<L>, dot_rows_lanes<L>, finish_lanes<L>};
+  return {scores_lanes<L>,     softmax_lanes<L>,    weighted_sum_lanes<L>,
+          unpack_lanes<L>,     add_rows_lanes<L>,   dot_rows_lanes<L>,
+          add_packed_lanes<L>, dot_packed_lanes<L>, finish_lanes<L>};
 }
 
 }  // namespace

@@ -218,6 +218,37 @@ TEST_P(MlaTest, ABatchGivesTheBitsOfItsSequences) {
   }
 }
 
+TEST_P(MlaTest, ATokenAloneHasTheBitsOfABatchForEveryWeightFormat) {
+  for (MatrixFormat format : {MatrixFormat::kF32, MatrixFormat::kF16, MatrixFormat::kBf16,
+                              MatrixFormat::kInt8, MatrixFormat::kMxfp4}) {
+    for (int64_t latent : {32, 96, 288, 512}) {
+      Batch batch({.sizes = {.heads = 2, .nope = 137, .latent = latent, .value = 45},
+                   .pieces = {{70, 1}, {5, 1}},
+                   .format = format});
+      const Tensor whole = run(batch);
+      for (size_t n = 0; n < 2; ++n) {
+        Alone alone(batch, n, 0, 1);
+        ASSERT_TRUE(mla(device(), alone.args).ok());
+        EXPECT_TRUE(testing::bitwise_equal(
+            alone.out, whole.view().rows(batch.cu_seqlens[n], batch.cu_seqlens[n + 1])))
+            << matrix_format_name(format) << " " << latent;
+      }
+    }
+  }
+}
+
+TEST_P(MlaTest, BitsOfOneTokenDoNotDependOnThreads) {
+  for (int64_t heads : {20, 32, 35}) {
+    Batch batch({.sizes = {.heads = heads, .latent = 64}, .pieces = {{100, 1}}});
+    const OwnedDevice one(GetParam().backend, GetParam().isa, 1);
+    const Tensor once = run_on(one, batch);
+    for (int threads : {2, 5}) {
+      const OwnedDevice other(GetParam().backend, GetParam().isa, threads);
+      EXPECT_TRUE(testing::bitwise_equal(once, run_on(other, batch))) << heads << " " << threads;
+    }
+  }
+}
+
 TEST_P(MlaTest, BitsDoNotDependOnThreadsOrRuns) {
   Batch batch({.sizes = {.heads = 3, .latent = 64}, .pieces = {{1400, 1}, {500, 70}, {3, 1}}});
   const Tensor once = run(batch);
