@@ -3,6 +3,7 @@
 
 #include "app/app.h"
 #include "checkpoint/writer.h"
+#include "text/token_ids.h"
 
 namespace triax::app {
 namespace {
@@ -14,28 +15,8 @@ struct Flags {
 };
 
 Result<std::vector<int32_t>> read_ids(const std::string& path) {
-  const Result<std::string> text = read_text(path);
-  if (!text.ok()) {
-    return text.status();
-  }
-  const nlohmann::json json = nlohmann::json::parse(*text, nullptr, false);
-  const nlohmann::json& list = json.is_object() && json.contains("ids") ? json["ids"] : json;
-  if (!list.is_array()) {
-    return Status::invalid_argument(path +
-                                    R"(: expected a JSON array of token ids, or {"ids": [...]})");
-  }
-  std::vector<int32_t> ids;
-  for (const nlohmann::json& id : list) {
-    if (!id.is_number_integer() || id < 0 || id > INT32_MAX) {
-      return Status::invalid_argument(
-          fmt::format("{}: entry {} is {}, expected a token id", path, ids.size(), id.dump()));
-    }
-    ids.push_back(id.get<int32_t>());
-  }
-  if (ids.empty()) {
-    return Status::invalid_argument(path + ": no ids");
-  }
-  return ids;
+  const Result<std::string> json = read_text(path);
+  return json.ok() ? text::parse_token_ids(*json, path) : json.status();
 }
 
 int run(const Flags& flags) {

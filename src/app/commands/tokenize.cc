@@ -1,9 +1,8 @@
 // triax tokenize: text to ids and back.
 #include <fmt/core.h>
 
-#include <charconv>
-
 #include "app/app.h"
+#include "text/token_ids.h"
 #include "text/tokenizer.h"
 
 namespace triax::app {
@@ -22,26 +21,6 @@ Result<text::Tokenizer> load(const Flags& flags) {
              : text::Tokenizer::from_vocabulary(flags.vocab, text::SpecialSet::kKimiK3);
 }
 
-/// Numbers separated by anything that is no digit: "1 2 3", "[1,2,3]".
-Result<std::vector<int32_t>> parse_ids(const std::string& text) {
-  std::vector<int32_t> ids;
-  for (const char *p = text.data(), *end = p + text.size(); p < end;) {
-    if (*p < '0' || *p > '9') {
-      ++p;
-      continue;
-    }
-    int32_t id = 0;
-    const auto [next, error] = std::from_chars(p, end, id);
-    if (error != std::errc()) {
-      return Status::invalid_argument(
-          fmt::format("--decode: a number at byte {} is no token id", p - text.data()));
-    }
-    ids.push_back(id);
-    p = next;
-  }
-  return ids;
-}
-
 int run(const Flags& flags) {
   const Result<text::Tokenizer> tokenizer = load(flags);
   if (!tokenizer.ok()) {
@@ -52,7 +31,7 @@ int run(const Flags& flags) {
     return fail(input.status());
   }
   if (flags.decode) {
-    const Result<std::vector<int32_t>> ids = parse_ids(*input);
+    const Result<std::vector<int32_t>> ids = text::scan_token_ids(*input, "--decode");
     if (!ids.ok()) {
       return fail(ids.status());
     }
