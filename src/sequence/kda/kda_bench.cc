@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <chrono>
 #include <span>
 #include <vector>
 
@@ -127,6 +128,28 @@ void kda_decode(benchmark::State& state, Isa isa, bool resident) {
   state.counters["share_best"] = rate / times.best / peak;
 }
 
+/// Decode of one sequence by two threads, wall time, as a layer of a model sees it.
+void kda_decode_threads(benchmark::State& state, Isa isa) {
+  constexpr int64_t kPools = 64;
+  const int64_t heads = state.range(0);
+  OwnedDevice device(Backend::kCpu, isa, static_cast<int>(state.range(1)));
+  Call call(heads, 1, 1, kPools);
+  std::vector<double> micros;
+  int64_t pool = 0;
+  for (auto _ : state) {
+    const auto begin = std::chrono::steady_clock::now();
+    call.run(device, pool = (pool + 1) % kPools);
+    micros.push_back(
+        std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin)
+            .count());
+  }
+  std::sort(micros.begin(), micros.end());
+  state.counters["us_median"] = micros[micros.size() / 2];
+  state.counters["us_best"] = micros.front();
+  state.counters["GB/s"] =
+      8e-3 * static_cast<double>(heads * kSize * kSize) / micros[micros.size() / 2];
+}
+
 /// FLOPs by the count 12 C^3 + 8 C^2 D + 6 C D^2 a chunk and head, and as executed: W, O and the
 /// state 6 C D^2; pairs in the diagonal blocks 5 D each, in the others 4 D; two triangles 2 C^2 D.
 void kda_prefill(benchmark::State& state, Isa isa) {
@@ -163,6 +186,12 @@ bool register_all() {
         ->Args({8, 1})
         ->UseRealTime()
         ->Iterations(2000);
+    benchmark::RegisterBenchmark(("kda_decode_threads/" + name).c_str(), kda_decode_threads, isa)
+        ->Args({32, 1})
+        ->Args({32, 2})
+        ->Args({96, 2})
+        ->UseRealTime()
+        ->Iterations(640);
     for (int64_t length : {512, 2048}) {
       benchmark::RegisterBenchmark(("kda_prefill/" + name).c_str(), kda_prefill, isa)
           ->Args({32, length})

@@ -47,6 +47,18 @@ TEST_P(KdaInvariance, TheThreadCountDoesNotMatter) {
   }
 }
 
+TEST_P(KdaInvariance, HowHeadsAreGroupedInDecodeDoesNotMatter) {
+  const KdaCase c =
+      random_case({.heads = 13, .keys = 48, .values = 33, .lengths = {1, 1, 0, 1}}, 26);
+  const KdaResult first = run(device_, c);
+  for (int threads : {1, 2, 3, 8}) {  // groups of 8, 6, 4 and 1 of 52 heads
+    OwnedDevice other(GetParam().backend, GetParam().isa, threads);
+    const KdaResult result = run(other, c);
+    EXPECT_TRUE(bitwise_equal(first.out, result.out));
+    EXPECT_TRUE(bitwise_equal(first.states, result.states));
+  }
+}
+
 TEST_P(KdaInvariance, AHundredRunsGiveTheSameBits) {  // faults 8, 11
   const KdaCase c =
       random_case({.heads = 1, .keys = 16, .values = 16, .lengths = awkward_lengths()}, 22);

@@ -56,7 +56,7 @@ struct KdaOutputProblem {
   int64_t out_token, out_head;
 };
 
-/// Tokens [begin, end), all heads.
+/// Rows [begin, end): row t H + h is head h of token t.
 using KdaOutputKernel = void (*)(const KdaOutputProblem&, int64_t begin, int64_t end);
 
 void kda_output_reference(const KdaOutputProblem& problem, int64_t begin, int64_t end);

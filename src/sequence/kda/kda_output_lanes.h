@@ -26,12 +26,12 @@ void output_head(const float* in, const float* weight, const float* gate, float 
 
 template <typename L>
 void kda_output_lanes(const KdaOutputProblem& p, int64_t begin, int64_t end) {
-  for (int64_t t = begin; t < end; ++t) {
-    for (int64_t h = 0; h < p.heads; ++h) {
-      output_head<L>(p.in.data + t * p.in.token + h * p.in.head, p.weight,
-                     p.gate.data + t * p.gate.token + h * p.gate.head, p.eps, p.values,
-                     p.out + t * p.out_token + h * p.out_head);
-    }
+  for (int64_t row = begin; row < end; ++row) {
+    const int64_t t = row / p.heads;
+    const int64_t h = row % p.heads;
+    output_head<L>(p.in.data + t * p.in.token + h * p.in.head, p.weight,
+                   p.gate.data + t * p.gate.token + h * p.gate.head, p.eps, p.values,
+                   p.out + t * p.out_token + h * p.out_head);
   }
 }
 

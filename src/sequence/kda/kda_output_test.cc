@@ -82,6 +82,20 @@ TEST_P(KdaOutput, OutMayBeInAndTheBatchDoesNotMatter) {
   EXPECT_TRUE(bitwise_equal(in, out));
 }
 
+TEST_P(KdaOutput, OneTokensHeadsMayFallIntoSeveralTasks) {
+  Tensor in = random_tensor({2, 96, 128}, 9);
+  const Tensor weight = random_tensor({128}, 10);
+  const Tensor gate = random_tensor({2, 96, 128}, 11);
+  Tensor out = Tensor::f32({2, 96, 128});
+  ASSERT_TRUE(
+      kda_output(device_, {.in = in, .weight = weight, .gate_logit = gate, .out = out}).ok());
+  expect_close(in, weight, gate, out.view());
+  OwnedDevice other(GetParam().backend, GetParam().isa, 3);
+  ASSERT_TRUE(
+      kda_output(other.get(), {.in = in, .weight = weight, .gate_logit = gate, .out = in}).ok());
+  EXPECT_TRUE(bitwise_equal(in, out));
+}
+
 TEST_P(KdaOutput, BadShapesAreRefusedByName) {
   const Tensor in = random_tensor({4, 3, 16}, 7);
   Tensor out = random_tensor({4, 3, 16}, 8);

@@ -10,8 +10,10 @@
 namespace triax::sequence {
 namespace {
 
-/// Channels of one task: rows of 2 KiB keep the three previous tokens in the first-level cache.
+/// Channels of one task: rows of 2 KiB keep the three previous tokens in the first-level cache; in
+/// decode nothing is read twice, and longer rows are streams.
 constexpr int64_t kTaskChannels = 512;
+constexpr int64_t kDecodeTaskChannels = 2048;
 
 Status check_arguments(const ShortConvArgs& args, Workspace& workspace) {
   ShapeCheck shapes("short_conv");
@@ -67,10 +69,12 @@ Status short_conv(const Device& device, const ShortConvArgs& args) {
                                  .out = args.out.data<float>(),
                                  .out_stride = args.out.stride(0)};
   const ShortConvKernel kernel = kernel_of(device);
-  const int64_t blocks = (channels + kTaskChannels - 1) / kTaskChannels;
-  device.threads->run(static_cast<int64_t>(args.slots.size()) * blocks, [&](int64_t task, int) {
-    const int64_t begin = task % blocks * kTaskChannels;
-    const int64_t end = begin + kTaskChannels < channels ? begin + kTaskChannels : channels;
+  const auto sequences = static_cast<int64_t>(args.slots.size());
+  const int64_t width = args.cu_seqlens.back() > sequences ? kTaskChannels : kDecodeTaskChannels;
+  const int64_t blocks = (channels + width - 1) / width;
+  device.threads->run(sequences * blocks, [&](int64_t task, int) {
+    const int64_t begin = task % blocks * width;
+    const int64_t end = begin + width < channels ? begin + width : channels;
     kernel(problem, task / blocks, begin, end);
   });
   return {};

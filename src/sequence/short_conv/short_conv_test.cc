@@ -154,6 +154,24 @@ TEST_P(ShortConv, TheBatchAndTheThreadCountDoNotMatter) {
   EXPECT_TRUE(bitwise_equal(windows.view().rows(0, 1), start.view().rows(0, 1)));
 }
 
+TEST_P(ShortConv, AStepOfManyChannelsHasTheBitsOfALongerCall) {
+  for (int64_t channels : {2047, 2049, 4103}) {
+    const Tensor in = random_tensor({2, channels}, 18);
+    const Tensor weight = random_tensor({4, channels}, 19);
+    Tensor windows = random_tensor({1, 3, channels}, 20);
+    Tensor step_windows = clone(windows);
+    Tensor out = Tensor::f32({2, channels});
+    run(in, weight, {0, 2}, {0}, windows, out);
+    for (int64_t t = 0; t < 2; ++t) {
+      GuardedOutput step(1, channels, channels, t + 1);
+      run(in.view().rows(t, t + 1), weight, {0, 1}, {0}, step_windows, step.view());
+      EXPECT_TRUE(step.guards_intact());
+      EXPECT_TRUE(bitwise_equal(step.view(), out.view().rows(t, t + 1)));
+    }
+    EXPECT_TRUE(bitwise_equal(step_windows, windows));
+  }
+}
+
 TEST_P(ShortConv, SlotMinusOneWritesZerosAndRowsAfterTheEndStay) {
   const Tensor in = random_tensor({10, 40}, 10);
   const Tensor weight = random_tensor({4, 40}, 11);
