@@ -13,8 +13,9 @@ namespace {
 /// Context tokens that are expanded at a time, on a grid that begins at the sequence's start.
 constexpr int64_t kContextBlock = 512;
 
-/// Floats that expanded keys and values may take (32 MB); at least one head is taken.
-constexpr int64_t kExpandedFloatsMax = int64_t{1} << 23;
+/// Floats that expanded keys and values may take (2 MB: they stay in the second cache until they
+/// are read); at least one head is taken.
+constexpr int64_t kExpandedFloatsMax = int64_t{1} << 19;
 
 constexpr int64_t kTileQueries = 2 * kMlaLanes;
 
