@@ -91,9 +91,7 @@ class Decode {
     }
   }
 
-  int64_t tile_groups(int64_t tile) const {
-    return tile_heads(tile) > kMlaLanes ? 2 : 1;
-  }
+  int64_t tile_groups(int64_t tile) const { return tile_heads(tile) > kMlaLanes ? 2 : 1; }
   int64_t tile_heads(int64_t tile) const {
     return std::min(tile_heads_max_, p_.heads - tile * tile_heads_max_);
   }
