@@ -42,8 +42,15 @@ class Cli(unittest.TestCase):
         result = run("generate", "-m", "/nonexistent", "-p", "x")
         self.assertEqual(result.returncode, 1)
         self.assertIn("/nonexistent", result.stderr)
-        result = run("generate", "-m", MODEL, "-p", "")
-        self.assertIn(result.returncode, (0, 1))
+        result = run("generate", "-m", MODEL, "--raw", "-p", "")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("prompt is empty", result.stderr)
+
+    def test_no_memory_is_a_message_and_not_a_crash(self):
+        command = f"ulimit -v 400000; exec '{TRIAX}' generate -m '{MODEL}' -p x --context 16777216"
+        result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertIn("no more memory", result.stderr)
 
     def test_generate_answers_greedily(self):
         out = self.ok("generate", "-m", MODEL, "-p", "What is Debian?", "-t", "0")

@@ -8,9 +8,9 @@
 namespace triax::testing {
 namespace {
 
-// Two ways through float32 arithmetic of the same model differ by rounding only. Measured: below
-// 2e-5 of the logits' root mean square; a wrong state or window shows at 1e-2 and more.
-constexpr double kSplitBound = 2e-4;
+// Two ways through float32 arithmetic of the same model differ by rounding only. Largest difference
+// seen over all splits and backends here: 6.2e-6 of the logits' root mean square.
+constexpr double kSplitBound = 5e-5;
 
 class InvarianceTest : public ::testing::TestWithParam<TestDevice> {
  protected:

@@ -212,7 +212,9 @@ Result<std::unique_ptr<engine::Engine>> make_engine(const BenchFlags& flags) {
   }
   options->context_tokens = std::max(options->context_tokens, longest);
   options->sequences = 1;
-  Result<model::ModelWeights> weights = model::random_weights(*config, {*experts, *dense, 1});
+  Progress progress("making weights");
+  Result<model::ModelWeights> weights = model::random_weights(
+      *config, {*experts, *dense, 1, [&](double fraction) { progress.update(fraction); }});
   if (!weights.ok()) {
     return weights.status();
   }

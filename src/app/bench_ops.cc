@@ -282,7 +282,7 @@ Result<model::ModelWeights> one_moe_layer(const checkpoint::ModelConfig& config,
   one.layers.resize(1);
   one.moe.first_dense = 0;
   one.vocab = 32;
-  return model::random_weights(one, {*experts, *dense, 1});
+  return model::random_weights(one, {*experts, *dense, 1, {}});
 }
 
 }  // namespace

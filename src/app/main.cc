@@ -1,5 +1,6 @@
 // triax: one binary, one subcommand a job.
 #include <csignal>
+#include <new>
 
 #include "app/app.h"
 
@@ -27,6 +28,10 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     // --help and --version end here too, with exit code 0.
     return app.exit(error) == 0 ? kExitOk : kExitUsage;
+  } catch (const std::bad_alloc&) {
+    return fail(
+        triax::Status::resource_exhausted("the system gives no more memory; use a smaller "
+                                          "--context, fewer --layers or a smaller model"));
   }
   return exit_code;
 }

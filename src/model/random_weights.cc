@@ -51,7 +51,7 @@ class Maker {
     return matrix;
   }
 
-  /// Random codes, all with one scale: a gigabyte a second instead of a normal draw for each value.
+  /// Random codes, all with one scale: one draw for eight bytes instead of one for each value.
   void fill_packed(const MatrixView& matrix, double deviation, uint8_t* data, uint8_t* scales) {
     const int64_t bytes = matrix.rows * matrix.row_bytes();
     for (int64_t i = 0; i < bytes; i += 8) {
@@ -260,6 +260,9 @@ Result<ModelWeights> random_weights(const ModelConfig& config,
   }
   for (int64_t i = 0; i < config.layer_count(); ++i) {
     weights.layers.push_back(random_layer(make, config, i));
+    if (options.progress) {
+      options.progress(static_cast<double>(i + 1) / static_cast<double>(config.layer_count()));
+    }
   }
   return weights;
 }

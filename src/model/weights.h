@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -73,6 +74,8 @@ struct RandomWeightsOptions {
   MatrixFormat experts = MatrixFormat::kMxfp4;
   MatrixFormat dense = MatrixFormat::kInt8;  // all other matrices but router, beta, embedding
   uint64_t seed = 1;
+  /// Told after each layer which share is done; may be empty.
+  std::function<void(double fraction)> progress = {};
 };
 
 /// Weights of any shape, made in memory with values of a trained model's size: for benchmarks.

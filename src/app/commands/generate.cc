@@ -2,6 +2,8 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <optional>
+
 #include "app/app.h"
 #include "engine/chat.h"
 #include "engine/text_stream.h"
@@ -60,6 +62,15 @@ engine::GenerateParams generate_params(const Flags& flags, const engine::Engine&
   engine::GenerateParams params;
   params.sampling = flags.sampling.params(engine);
   params.max_tokens = flags.sampling.limit(engine);
+  auto progress = std::make_shared<std::optional<Progress>>(std::in_place, "reading the prompt");
+  params.on_prefill = [progress](int64_t done, int64_t total) {
+    if (done >= total - 1) {
+      progress->reset();  // all but the last token: the answer begins, its line must be free
+    } else {
+      (*progress)->update(static_cast<double>(done) / static_cast<double>(total));
+    }
+    return true;
+  };
   return params;
 }
 
