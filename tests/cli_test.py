@@ -13,6 +13,8 @@ import unittest
 TRIAX = sys.argv.pop(1)
 SOURCE = pathlib.Path(sys.argv.pop(1))
 MODEL = str(SOURCE / "models" / "boot-k3")
+# A program of the sanitizers reserves terabytes of addresses, so it cannot be held to a few.
+SANITIZED = b"__sanitizer_" in pathlib.Path(TRIAX).read_bytes()
 SHARED = pathlib.Path(os.environ.get("TRIAX_SHARED", SOURCE.parent / "shared"))
 
 
@@ -46,6 +48,7 @@ class Cli(unittest.TestCase):
         self.assertEqual(result.returncode, 1)
         self.assertIn("prompt is empty", result.stderr)
 
+    @unittest.skipIf(SANITIZED, "the sanitizers need all addresses")
     def test_no_memory_is_a_message_and_not_a_crash(self):
         command = f"ulimit -v 400000; exec '{TRIAX}' generate -m '{MODEL}' -p x --context 16777216"
         result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)

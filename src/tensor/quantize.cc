@@ -109,6 +109,9 @@ void quantize_row_int8(const float* in, int64_t cols, int8_t* out, Bf16* scales)
 }
 
 void dequantize_row(const MatrixView& matrix, int64_t row, float* out) {
+  if (matrix.cols == 0) {
+    return;  // data may be null then
+  }
   const char* data = static_cast<const char*>(matrix.data) + row * matrix.row_bytes();
   const char* scales = static_cast<const char*>(matrix.scales);
   if (scales != nullptr) {
