@@ -14,7 +14,8 @@ TRIAX = sys.argv.pop(1)
 SOURCE = pathlib.Path(sys.argv.pop(1))
 MODEL = str(SOURCE / "models" / "boot-k3")
 # A program of the sanitizers reserves terabytes of addresses, so it cannot be held to a few.
-SANITIZED = b"__sanitizer_" in pathlib.Path(TRIAX).read_bytes()
+BINARY = pathlib.Path(TRIAX).read_bytes()
+SANITIZED = b"__asan_init" in BINARY or b"__tsan_init" in BINARY
 SHARED = pathlib.Path(os.environ.get("TRIAX_SHARED", SOURCE.parent / "shared"))
 
 
