@@ -55,11 +55,25 @@ struct KdaPrefillCuda {
 
   void* out;  // bf16
   int64_t out_token, out_head;
+
+  // Parallel over the sequence, for few heads: every sequence is cut at multiples of this many
+  // positions (a multiple of 16; 0: not cut). What a segment does to a state is an affine map; the
+  // maps are found side by side, composed in order, and the outputs found side by side from the
+  // true states. Exact, whatever the gates, at twice the work. Another order of additions: the last
+  // bits differ from those of segment_tokens = 0, and splits of a sequence give equal bits at
+  // multiples of segment_tokens only.
+  int64_t segment_tokens;
+  int64_t tokens_max;      // with segments: at least cu_seqlens[N]
+  float* segment_scratch;  // triax_cuda_kda_prefill_scratch_bytes, 16-byte aligned
 };
 
 }  // namespace triax::sequence
 
-/// Enqueues the kernel on `stream` (a cudaStream_t); returns a cudaError_t.
+/// What segment_scratch must hold.
+extern "C" int64_t triax_cuda_kda_prefill_scratch_bytes(
+    const triax::sequence::KdaPrefillCuda* args);
+
+/// Enqueues the kernels on `stream` (a cudaStream_t); returns a cudaError_t.
 /// `value_rows` says how many of a head's 128 value rows a block holds: 128, 64, 32, or 0 to choose
 /// by the number of heads and sequences. The result does not depend on it.
 extern "C" int triax_cuda_kda_prefill(const triax::sequence::KdaPrefillCuda* args, int value_rows,

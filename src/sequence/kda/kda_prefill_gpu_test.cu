@@ -251,6 +251,55 @@ TEST_F(KdaPrefill, StatesHandedOutAreThoseOfACutRun) {
   expect_slot(1, 1, 128);
 }
 
+/// Turns segments on; keeps their scratch.
+struct Segments {
+  GpuArray<float> scratch;
+  Segments(Case& c, int64_t tokens) : scratch(bytes(c, tokens) / 4) {
+    c.args.segment_scratch = scratch.data();
+  }
+  static size_t bytes(Case& c, int64_t tokens) {
+    c.args.segment_tokens = tokens;
+    c.args.tokens_max = c.tokens;
+    return static_cast<size_t>(triax_cuda_kda_prefill_scratch_bytes(&c.args));
+  }
+};
+
+TEST_F(KdaPrefill, SegmentsAgreeWithTheRecurrence) {
+  for (const float mean : {-100.0f, -7.0f, 0.0f}) {
+    for (const int64_t tokens : {16, 64, 1024}) {
+      SCOPED_TRACE(tokens);
+      Case c({1, 64, 700, 0, 129}, {.gate_mean = mean});
+      const std::vector<float> initial = c.states.get();
+      const Segments segments(c, tokens);
+      run(c);
+      ASSERT_TRUE(segments.scratch.guards_intact());
+      expect_close(c, initial, mean == -100.0f ? 2 * kOutNoDecay : kOutFewTokens,
+                   mean == -100.0f ? 3 * kStateNoDecay : kStateNoDecay);
+    }
+  }
+}
+
+TEST_F(KdaPrefill, SegmentsGiveEqualBitsInEveryRunBatchAndSplitAtTheirGrid) {
+  Case c({333}, {.gate_mean = -5.0f});
+  const std::vector<float> initial = c.states.get();
+  const Segments segments(c, 64);
+  run(c);
+  const std::vector<uint16_t> out = bits(c.out);
+  const std::vector<float> states = c.states.get();
+  for (const int64_t cut : {64, 192, 320}) {  // also: a final state on the grid is what goes on
+    c.states.set(initial);
+    c.out.poison();
+    run_cut(c, cut);
+    EXPECT_TRUE(same_bits(out, bits(c.out))) << cut;
+    EXPECT_TRUE(same_bits(states, c.states.get())) << cut;
+  }
+  for (const int rows : {128, 64, 32}) {
+    c.states.set(initial);
+    run(c, rows);
+    EXPECT_TRUE(same_bits(out, bits(c.out)) && same_bits(states, c.states.get())) << rows;
+  }
+}
+
 TEST_F(KdaPrefill, NoSlotWritesZerosAndEmptySequencesKeepTheirState) {
   Case c({5, 0, 4, 0}, {.tail = 3});
   const std::vector<float> initial = c.states.get();

@@ -1,5 +1,5 @@
 // The scanning warps of the KDA prefill kernel: they carry the state of a head through the chunks,
-// in registers. A warp owns 16 or 32 of the 128 value rows and needs no other scanning warp.
+// in registers. A warp owns 16 of the 128 value rows and needs no other scanning warp.
 #pragma once
 
 #include "sequence/kda/kda_prefill_stage.cuh"
@@ -9,14 +9,29 @@ namespace triax::sequence::prefill {
 /// Everything here has value rows down and keys or tokens across: the layout in which the tensor
 /// cores leave a sum is the one in which they take a left operand, so S, v - S k and U go from one
 /// product into the next without leaving the registers.
-template <int kTiles>  // 16-row tiles of the warp
+template <int kTiles>  // of 16 value rows
 struct Scan {
-  float s[kTiles][kDim / 8][4];  // the state, [V, K]
+  float s[kTiles][kDim / 8][4];  // the state, in tiles of 16 values and 8 keys
 
-  /// The element of tile m, column group n that register c of a lane holds.
+  /// Where register c of tile m, n lies in a head's [V, K].
   static __device__ int64_t offset(int row0, int m, int n, int c, int lane) {
     return static_cast<int64_t>(row0 + 16 * m + (lane >> 2) + (c & 2) * 4) * kDim + 8 * n +
            2 * (lane & 3);
+  }
+
+  /// Row i is the unit vector i: what comes out then is the map itself.
+  __device__ void load_identity(int row0, int lane) {
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m) {
+#pragma unroll
+      for (int n = 0; n < kDim / 8; ++n) {
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {
+          const int64_t at = offset(row0, m, n, c, lane) + (c & 1);
+          s[m][n][c] = at / kDim == at % kDim ? 1.0f : 0.0f;
+        }
+      }
+    }
   }
 
   __device__ void load(const float* head, int row0, int lane) {
@@ -51,25 +66,44 @@ struct Scan {
     }
   }
 
+  /// Keys [16 part, + 16) of the state as a left operand.
+  __device__ ptx::Fragment operand(int m, int part) const {
+    const float(&left)[4] = s[m][2 * part];
+    const float(&right)[4] = s[m][2 * part + 1];
+    return {ptx::pack(left[0], left[1]), ptx::pack(left[2], left[3]), ptx::pack(right[0], right[1]),
+            ptx::pack(right[2], right[3])};
+  }
+
   /// y = S k^T and o = S q^T with the decayed k and q: what the state says of the chunk's tokens.
-  template <int kRows>
+  /// Operands are fetched kAhead products before their use: the chain through the state is what the
+  /// whole kernel waits for.
+  template <bool kOutput, int kRows>
   __device__ void read(const Stage<kRows>& stage, int lane, float (&y)[kTiles][2][4],
                        float (&o)[kTiles][2][4]) const {
-    const int at = right_row(lane) * kPitch + right_column(lane);
+    constexpr int kParts = kDim / 16;
+    constexpr int kAhead = kTiles == 1 ? 4 : 2;
+    const Bf16* k = &stage.k[right_row(lane) * kPitch + right_column(lane)];
+    const Bf16* q = &stage.q[right_row(lane) * kPitch + right_column(lane)];
+    ptx::Fragment kf[kParts], qf[kParts];
 #pragma unroll
-    for (int n = 0; n < kDim / 8; n += 2) {
-      const ptx::Fragment k = ptx::load_tiles(&stage.k[at + 8 * n]);
-      const ptx::Fragment q = ptx::load_tiles(&stage.q[at + 8 * n]);
+    for (int i = 0; i < kParts + kAhead; ++i) {
+      if (i < kParts) {
+        kf[i] = ptx::load_tiles(k + 16 * i);
+        if constexpr (kOutput) {
+          qf[i] = ptx::load_tiles(q + 16 * i);
+        }
+      }
+      if (const int at = i - kAhead; at >= 0) {
 #pragma unroll
-      for (int m = 0; m < kTiles; ++m) {
-        const float(&left)[4] = s[m][n];
-        const float(&right)[4] = s[m][n + 1];
-        const ptx::Fragment state = {ptx::pack(left[0], left[1]), ptx::pack(left[2], left[3]),
-                                     ptx::pack(right[0], right[1]), ptx::pack(right[2], right[3])};
-        ptx::multiply(y[m][0], state, k.r[0], k.r[1]);
-        ptx::multiply(y[m][1], state, k.r[2], k.r[3]);
-        ptx::multiply(o[m][0], state, q.r[0], q.r[1]);
-        ptx::multiply(o[m][1], state, q.r[2], q.r[3]);
+        for (int m = 0; m < kTiles; ++m) {
+          const ptx::Fragment state = operand(m, at);
+          ptx::multiply(y[m][0], state, kf[at].r[0], kf[at].r[1]);
+          ptx::multiply(y[m][1], state, kf[at].r[2], kf[at].r[3]);
+          if constexpr (kOutput) {
+            ptx::multiply(o[m][0], state, qf[at].r[0], qf[at].r[1]);
+            ptx::multiply(o[m][1], state, qf[at].r[2], qf[at].r[3]);
+          }
+        }
       }
     }
   }
@@ -79,14 +113,15 @@ struct Scan {
   template <int kRows>
   __device__ void solve(const Stage<kRows>& stage, int value0, int lane,
                         const float (&y)[kTiles][2][4], ptx::Fragment (&u)[kTiles]) const {
-    const int at = tile_row(lane) * Stage<kRows>::kValuePitch + tile_column(lane) + value0;
     const float* t = &stage.t[(lane >> 2) * kTriangle + 2 * (lane & 3)];
     const float2 t00 = *reinterpret_cast<const float2*>(t);
     const float2 t10 = *reinterpret_cast<const float2*>(t + 8 * kTriangle);
     const float2 t11 = *reinterpret_cast<const float2*>(t + 8 * kTriangle + 8);
+    const Bf16* values =
+        &stage.v[tile_row(lane) * Stage<kRows>::kValuePitch + tile_column(lane) + value0];
 #pragma unroll
     for (int m = 0; m < kTiles; ++m) {
-      const ptx::Fragment v = ptx::load_tiles_transposed(&stage.v[at + 16 * m]);
+      const ptx::Fragment v = ptx::load_tiles_transposed(values + 16 * m);
       ptx::Fragment d[2];
 #pragma unroll
       for (int n = 0; n < 2; ++n) {
@@ -105,22 +140,37 @@ struct Scan {
     }
   }
 
-  /// S <- S Diag(decay) + u kt.
+  /// S <- S Diag(decay); needs nothing of the chunk's solution, so it fills the wait for it.
   template <int kRows>
-  __device__ void update(const Stage<kRows>& stage, int lane, const ptx::Fragment (&u)[kTiles]) {
-    const int at = tile_row(lane) * kPitch + tile_column(lane);
+  __device__ void decay(const Stage<kRows>& stage, int lane) {
 #pragma unroll
-    for (int n = 0; n < kDim / 8; n += 2) {
-      const ptx::Fragment kt = ptx::load_tiles_transposed(&stage.kt[at + 8 * n]);
-      const float2 e0 = *reinterpret_cast<const float2*>(&stage.decay[8 * n + 2 * (lane & 3)]);
-      const float2 e1 = *reinterpret_cast<const float2*>(&stage.decay[8 * n + 8 + 2 * (lane & 3)]);
+    for (int n = 0; n < kDim / 8; ++n) {
+      const float2 e = *reinterpret_cast<const float2*>(&stage.decay[8 * n + 2 * (lane & 3)]);
 #pragma unroll
       for (int m = 0; m < kTiles; ++m) {
-        s[m][n][0] *= e0.x, s[m][n][1] *= e0.y, s[m][n][2] *= e0.x, s[m][n][3] *= e0.y;
-        s[m][n + 1][0] *= e1.x, s[m][n + 1][1] *= e1.y;
-        s[m][n + 1][2] *= e1.x, s[m][n + 1][3] *= e1.y;
-        ptx::multiply(s[m][n], u[m], kt.r[0], kt.r[1]);
-        ptx::multiply(s[m][n + 1], u[m], kt.r[2], kt.r[3]);
+        s[m][n][0] *= e.x, s[m][n][1] *= e.y, s[m][n][2] *= e.x, s[m][n][3] *= e.y;
+      }
+    }
+  }
+
+  /// S <- S + u kt.
+  template <int kRows>
+  __device__ void update(const Stage<kRows>& stage, int lane, const ptx::Fragment (&u)[kTiles]) {
+    constexpr int kParts = kDim / 16;
+    constexpr int kAhead = 4;
+    const Bf16* kt = &stage.kt[tile_row(lane) * kPitch + tile_column(lane)];
+    ptx::Fragment f[kParts];
+#pragma unroll
+    for (int i = 0; i < kParts + kAhead; ++i) {
+      if (i < kParts) {
+        f[i] = ptx::load_tiles_transposed(kt + 16 * i);
+      }
+      if (const int at = i - kAhead; at >= 0) {
+#pragma unroll
+        for (int m = 0; m < kTiles; ++m) {
+          ptx::multiply(s[m][2 * at], u[m], f[at].r[0], f[at].r[1]);
+          ptx::multiply(s[m][2 * at + 1], u[m], f[at].r[2], f[at].r[3]);
+        }
       }
     }
   }
@@ -131,37 +181,46 @@ struct Scan {
                                 const ptx::Fragment (&u)[kTiles], float (&o)[kTiles][2][4]) const {
     const ptx::Fragment p =
         ptx::load_tiles(&stage.p[right_row(lane) * kTriangle + right_column(lane)]);
-    const int at = tile_row(lane) * Stage<kRows>::kValuePitch + tile_column(lane) + value0;
+    Bf16* values =
+        &stage.v[tile_row(lane) * Stage<kRows>::kValuePitch + tile_column(lane) + value0];
 #pragma unroll
     for (int m = 0; m < kTiles; ++m) {
       ptx::multiply(o[m][0], u[m], p.r[0], p.r[1]);
       ptx::multiply(o[m][1], u[m], p.r[2], p.r[3]);
-      const ptx::Fragment packed = {
-          ptx::pack(o[m][0][0], o[m][0][1]), ptx::pack(o[m][1][0], o[m][1][1]),
-          ptx::pack(o[m][0][2], o[m][0][3]), ptx::pack(o[m][1][2], o[m][1][3])};
-      ptx::store_tiles_transposed(&stage.v[at + 16 * m], packed);
+      ptx::store_tiles_transposed(
+          values + 16 * m, {ptx::pack(o[m][0][0], o[m][0][1]), ptx::pack(o[m][1][0], o[m][1][1]),
+                            ptx::pack(o[m][0][2], o[m][0][3]), ptx::pack(o[m][1][2], o[m][1][3])});
     }
   }
 };
 
-/// Rows [lowest, end) of the warp's columns, 16 bytes a lane.
-template <int kTiles, int kRows>
-__device__ void write_output(const Stage<kRows>& stage, int value0, int lowest, int end, Bf16* out,
-                             int64_t out_token, int lane) {
-  constexpr int kParts = 2 * kTiles;  // lanes to a row
-  constexpr int kStep = 32 / kParts;  // rows a round
-  const int column = value0 + 8 * (lane % kParts);
-  int row = lane / kParts;
-  Bf16* target = out + row * out_token + column;
+/// The warp's output of a chunk, 16 bytes a lane and tile: rows lane / (2 kTiles) and on.
+template <int kTiles>
+struct OutputPart {
+  uint4 part[kTiles];
+
+  template <int kRows>
+  __device__ OutputPart(const Stage<kRows>& stage, int value0, int lane) {
 #pragma unroll
-  for (int i = 0; i < kChunk / kStep; ++i) {
-    if (row >= lowest && row < end) {
-      *reinterpret_cast<uint4*>(target) =
-          *reinterpret_cast<const uint4*>(&stage.v[row * Stage<kRows>::kValuePitch + column]);
+    for (int i = 0; i < kTiles; ++i) {
+      part[i] = *reinterpret_cast<const uint4*>(
+          &stage.v[(row(lane) + kChunk / kTiles * i) * Stage<kRows>::kValuePitch + value0 +
+                   column(lane)]);
     }
-    row += kStep;
-    target += kStep * out_token;
   }
-}
+  static __device__ int row(int lane) { return lane / (2 * kTiles); }
+  static __device__ int column(int lane) { return 8 * (lane % (2 * kTiles)); }
+
+  /// `out` is the lane's row and column of the chunk.
+  __device__ void write(Bf16* out, int64_t out_token, int lowest, int end, int lane) const {
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      const int at = row(lane) + kChunk / kTiles * i;
+      if (at >= lowest && at < end) {
+        *reinterpret_cast<uint4*>(out + kChunk / kTiles * i * out_token) = part[i];
+      }
+    }
+  }
+};
 
 }  // namespace triax::sequence::prefill

@@ -49,7 +49,7 @@ template <int kRows>
 struct Shared {
   Stage<kRows> stage[kStages];
   uint64_t loaded[kStages];    // copies have arrived
-  uint64_t prepared[kStages];  // in-place results are there
+  uint64_t prepared[kStages];  // the results are there
   uint64_t free[kStages];      // the output has been taken
   int64_t sequence;            // this block's
   alignas(16) float gate_offsets[kDim];
@@ -71,13 +71,20 @@ struct Ring {
 };
 static_assert(kPrepareWarps < kStages);
 
-/// One sequence and head: tokens [first, first + count) of the tensors, which are positions
+/// What a launch is for: whole sequences, or with segments first the map of each (two parts: where
+/// the zero state goes, and the matrix by which a state is multiplied), then their outputs.
+enum class Pass { kWhole, kMaps, kOutputs };
+
+/// One sequence (or segment of it) and head: tokens [first, first + count) of the tensors, which are positions
 /// [start, start + count) of the sequence. Chunk i covers positions [16 (c0 + i), 16 (c0 + i + 1)).
 struct Run {
   int64_t sequence, head;
   int64_t first, count, start;
   int64_t c0, chunks;
   int32_t slot;
+  int64_t place;    // of a segment's first state in the scratch memory
+  bool is_last;     // segment of its sequence
+  bool is_whole;    // ends on the grid
 
   __device__ int lowest(int64_t i) const {  // first row of chunk i that holds a token
     const int64_t skip = start - (c0 + i) * kChunk;
