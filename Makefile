@@ -4,10 +4,10 @@ FUZZ_SECONDS ?= 60
 BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format debug asan tsan fuzz bench clean
+.PHONY: help setup demo test check format debug asan tsan fuzz bench gpu-test clean
 
 help:  ## list what make can do (this)
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup:  ## install the Debian packages that are missing (demo and test do it themselves)
 	@tools/setup.sh
@@ -36,7 +36,7 @@ debug: setup  ## build without optimisation and run all tests
 asan: setup  ## run all tests under the address and undefined-behaviour sanitizers
 	@cmake --preset asan && cmake --build --preset asan -j $(JOBS) && ctest --preset asan
 
-tsan: setup  ## run all tests under the thread sanitizer
+tsan: setup  ## run all tests with more than one thread under the thread sanitizer
 	@cmake --preset tsan && cmake --build --preset tsan -j $(JOBS) && ctest --preset tsan
 
 fuzz:  ## fuzz each target for FUZZ_SECONDS (60) under the sanitizers, with clang 19
@@ -47,6 +47,11 @@ fuzz:  ## fuzz each target for FUZZ_SECONDS (60) under the sanitizers, with clan
 bench: setup  ## build and run the benchmarks of all operations (BENCH_ARGS are passed on)
 	@cmake --preset release && cmake --build --preset release --target benches -j $(JOBS)
 	@set -e; for bench in build/release/src/*_bench; do $$bench $(BENCH_ARGS); done
+
+gpu-test: setup  ## build with CUDA and run on the GPU what needs one: sanitizer, tests, benchmarks
+	@tools/setup.sh cuda
+	@cmake --preset cuda && cmake --build --preset cuda -j $(JOBS)
+	@tools/gpu_run.sh build/cuda
 
 clean:  ## remove all that was built
 	@rm -rf build

@@ -25,6 +25,7 @@ function(triax_module name)
   add_library(triax_${name} STATIC ${sources})
   target_include_directories(triax_${name} PUBLIC ${CMAKE_SOURCE_DIR}/src)
   target_link_libraries(triax_${name} PUBLIC ${ARG_DEPS} fmt::fmt Threads::Threads
+                                             ${CMAKE_DL_LIBS}
                                       PRIVATE triax_flags ${ARG_LIBS})
   if(name STREQUAL "testing")
     set(timings_count false)

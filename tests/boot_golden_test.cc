@@ -74,6 +74,7 @@ std::vector<TestDevice> boot_devices() {
   for (Isa isa : supported_isas()) {
     devices.push_back({Backend::kCpu, isa, 2});
   }
+  add_gpu(devices);
   return devices;
 }
 
@@ -111,6 +112,13 @@ void expect_heldout_loss(const TestDevice& device, size_t windows) {
 
 TEST(BootLossTest, TheWholeHeldoutTextHasThePublishedLossOnTheCpu) {
   expect_heldout_loss({Backend::kCpu, best_isa(), 2}, 25);
+}
+
+TEST(BootLossTest, TheWholeHeldoutTextHasThePublishedLossOnAGpu) {
+  if (test_queue() == nullptr) {
+    GTEST_SKIP() << "no GPU here";
+  }
+  expect_heldout_loss({Backend::kCuda, best_isa(), 1}, 25);
 }
 
 TEST(BootLossTest, TheFirstWindowHasThePublishedLossOnTheReference) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -29,8 +30,27 @@ inline std::unique_ptr<engine::Engine> open_engine(const std::string& directory,
   return engine.ok() ? std::move(*engine) : nullptr;
 }
 
+/// The array as it lies in this process's memory, or a copy of what lies on the engine's GPU.
+inline Tensor to_host(const engine::Engine& engine, ConstTensorView view) {
+  Tensor copy(view.dtype(), view.shape());
+  check(view.contiguous(), "to_host: not contiguous");
+  if (CudaQueue* cuda = engine.device().cuda; cuda != nullptr) {
+    EXPECT_TRUE(cuda->read(copy.view().raw(), view.raw(), copy.bytes()).ok());
+  } else {
+    std::memcpy(copy.view().raw(), view.raw(), static_cast<size_t>(copy.bytes()));
+  }
+  return copy;
+}
+
+/// The first GPU as a device of a suite, when there is one.
+inline void add_gpu(std::vector<TestDevice>& devices) {
+  if (test_queue() != nullptr) {
+    devices.push_back({Backend::kCuda, best_isa(), 1});
+  }
+}
+
 /// The model that ships.
-inline std::string boot_directory() { return std::string(TRIAX_SOURCE_DIR) + "/models/boot-k3"; }
+inline std::string boot_directory() { return source_directory() + "/models/boot-k3"; }
 
 /// Arrays of a goldens file by name.
 class Goldens {

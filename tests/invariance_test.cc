@@ -163,6 +163,7 @@ std::vector<TestDevice> invariance_devices() {
   for (Isa isa : supported_isas()) {
     devices.push_back({Backend::kCpu, isa, 1});
   }
+  add_gpu(devices);
   return devices;
 }
 

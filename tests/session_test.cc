@@ -7,10 +7,10 @@
 namespace triax::testing {
 namespace {
 
-class SessionTest : public ::testing::Test {
+class SessionTest : public ::testing::TestWithParam<TestDevice> {
  protected:
   void SetUp() override {
-    engine_ = open_engine(boot_directory(), {Backend::kCpu, best_isa(), 2});
+    engine_ = open_engine(boot_directory(), GetParam());
     ASSERT_NE(engine_, nullptr);
     params_.sampling.temperature = 0.0f;
     params_.max_tokens = 48;
@@ -34,7 +34,7 @@ class SessionTest : public ::testing::Test {
   engine::GenerateParams params_;
 };
 
-TEST_F(SessionTest, ItAnswersAQuestionOfItsTraining) {
+TEST_P(SessionTest, ItAnswersAQuestionOfItsTraining) {
   const auto session = chat();
   const engine::ChatTurn turn = ask(*session, "What is Debian?");
   EXPECT_EQ(turn.message.content,
@@ -44,7 +44,7 @@ TEST_F(SessionTest, ItAnswersAQuestionOfItsTraining) {
   EXPECT_EQ(turn.generated.reused_tokens, 0);
 }
 
-TEST_F(SessionTest, TheSecondTurnDoesNotRecomputeTheFirst) {
+TEST_P(SessionTest, TheSecondTurnDoesNotRecomputeTheFirst) {
   const auto session = chat();
   const engine::ChatTurn first = ask(*session, "What is Debian?");
   const engine::ChatTurn second = ask(*session, "Who are you?");
@@ -59,7 +59,7 @@ TEST_F(SessionTest, TheSecondTurnDoesNotRecomputeTheFirst) {
   EXPECT_EQ(again.message.content, first.message.content);
 }
 
-TEST_F(SessionTest, WarmAndColdGiveTheSameTokens) {
+TEST_P(SessionTest, WarmAndColdGiveTheSameTokens) {
   const auto session = chat();
   ask(*session, "What is Debian?");
   const engine::ChatTurn warm = ask(*session, "Who are you?");
@@ -74,7 +74,7 @@ TEST_F(SessionTest, WarmAndColdGiveTheSameTokens) {
   EXPECT_EQ(generated->reused_tokens, 0);
 }
 
-TEST_F(SessionTest, AnEditedTurnFallsBackToTheEndOfTheLastPrompt) {
+TEST_P(SessionTest, AnEditedTurnFallsBackToTheEndOfTheLastPrompt) {
   engine::Session session(*engine_);
   std::vector<int32_t> prompt = engine_->tokenizer()->encode("The Python standard library");
   ASSERT_TRUE(session.generate(prompt, params_).ok());
@@ -87,7 +87,7 @@ TEST_F(SessionTest, AnEditedTurnFallsBackToTheEndOfTheLastPrompt) {
   EXPECT_EQ(other->reused_tokens, 0);
 }
 
-TEST_F(SessionTest, AStoppedAnswerLeavesAConversationThatGoesOn) {
+TEST_P(SessionTest, AStoppedAnswerLeavesAConversationThatGoesOn) {
   const auto session = chat();
   int events = 0;
   const Result<engine::ChatTurn> stopped = session->ask(
@@ -99,7 +99,7 @@ TEST_F(SessionTest, AStoppedAnswerLeavesAConversationThatGoesOn) {
   EXPECT_FALSE(next.message.content.empty());
 }
 
-TEST_F(SessionTest, AStopStringEndsTheResponseBeforeIt) {
+TEST_P(SessionTest, AStopStringEndsTheResponseBeforeIt) {
   const auto session = chat();
   session->settings().stops = {" system"};
   const engine::ChatTurn turn = ask(*session, "What is Debian?");
@@ -107,7 +107,7 @@ TEST_F(SessionTest, AStopStringEndsTheResponseBeforeIt) {
   EXPECT_EQ(turn.generated.reason, engine::FinishReason::kStop);
 }
 
-TEST_F(SessionTest, TheSameSeedGivesTheSameTextAndAnotherSeedAnother) {
+TEST_P(SessionTest, TheSameSeedGivesTheSameTextAndAnotherSeedAnother) {
   const std::vector<int32_t> prompt = engine_->tokenizer()->encode("It was a dark and");
   params_.sampling.temperature = 1.0f;
   params_.sampling.seed = 5;
@@ -121,7 +121,7 @@ TEST_F(SessionTest, TheSameSeedGivesTheSameTextAndAnotherSeedAnother) {
   EXPECT_NE(sample(), first);
 }
 
-TEST_F(SessionTest, BadRequestsAreRefusedAndTheSessionGoesOn) {
+TEST_P(SessionTest, BadRequestsAreRefusedAndTheSessionGoesOn) {
   engine::Session session(*engine_);
   EXPECT_EQ(session.generate({}, params_).status().code(), StatusCode::kInvalidArgument);
   const std::vector<int32_t> outside = {1, 2, 1 << 20};
@@ -134,6 +134,15 @@ TEST_F(SessionTest, BadRequestsAreRefusedAndTheSessionGoesOn) {
   EXPECT_EQ(session.generate(too_long, params_).status().code(), StatusCode::kInvalidArgument);
   EXPECT_TRUE(session.generate(prompt, params_).ok());
 }
+
+std::vector<TestDevice> session_devices() {
+  std::vector<TestDevice> devices = {{Backend::kCpu, best_isa(), 2}};
+  add_gpu(devices);
+  return devices;
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, SessionTest, ::testing::ValuesIn(session_devices()),
+                         [](const auto& param_info) { return param_info.param.name(); });
 
 }  // namespace
 }  // namespace triax::testing

@@ -120,13 +120,13 @@ TEST_P(TwinTest, StateAndConvolutionWindowsOfLayer1Agree) {
       }
     }
   }
-  const TensorView states = engine_->pool().kda_states(1);
-  const TensorView own(states.data<float>() + state.slot() * states.stride(0),
-                       {kda.heads, dim, dim});
+  const Tensor states = to_host(*engine_, engine_->pool().kda_states(1));
+  const ConstTensorView own(states.data<float>() + state.slot() * states.view().stride(0),
+                            {kda.heads, dim, dim});
   EXPECT_LE(relative_rms(own, expected.view()), kInnerBound);
 
-  const TensorView windows = engine_->pool().conv_windows(1);
-  const float* window = windows.data<float>() + state.slot() * windows.stride(0);
+  const Tensor windows = to_host(*engine_, engine_->pool().conv_windows(1));
+  const float* window = windows.data<float>() + state.slot() * windows.view().stride(0);
   const char* names[] = {"q", "k", "v"};
   for (int64_t part = 0; part < 3; ++part) {
     const ConstTensorView raw =
@@ -169,9 +169,13 @@ TEST_P(TwinTest, TheVendorsRouterMistakeIsReproducedWhenAskedFor) {
 std::vector<Twin> twins() {
   std::vector<Twin> all;
   for (const char* name : {"k3-twin-a", "kimi-linear-twin"}) {
-    all.push_back({name, {Backend::kReference, Isa::kPortable, 1}});
+    std::vector<TestDevice> devices = {{Backend::kReference, Isa::kPortable, 1}};
     for (Isa isa : supported_isas()) {
-      all.push_back({name, {Backend::kCpu, isa, 2}});
+      devices.push_back({Backend::kCpu, isa, 2});
+    }
+    add_gpu(devices);
+    for (const TestDevice& device : devices) {
+      all.push_back({name, device});
     }
   }
   return all;

@@ -16,7 +16,7 @@ if [[ -z $formatter ]]; then
   exit 77
 fi
 
-mapfile -t files < <(find src tests fuzz \( -name '*.h' -o -name '*.cc' \) | sort)
+mapfile -t files < <(find src tests fuzz \( -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' \) | sort)
 if [[ ${1:-} == --fix ]]; then
   exec "$formatter" -i "${files[@]}"
 fi

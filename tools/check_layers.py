@@ -14,6 +14,7 @@ from pathlib import Path
 
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 60
+KERNEL_LINES_MAX = 120  # of a __global__ function
 TEST_LINES_MAX = 100
 SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
 HEADERS = {".h", ".cuh"}
@@ -23,6 +24,8 @@ CONDITIONAL_FOLDERS = ("src/device/cuda/",)
 CONDITIONALS = {
     "#if defined(__x86_64__)": "instruction sets and the pause instruction of x86",
 }
+# In CUDA code the architecture that is compiled for.
+CUDA_CONDITIONAL = re.compile(r"#\s*(if|elif)\b.*__CUDA_ARCH")
 
 # Header of an outside library -> the name in the table's last column.
 LIBRARIES = {
@@ -35,6 +38,7 @@ LIBRARIES = {
 # Of these, only tests, benches and src/testing may use:
 TEST_LIBRARIES = re.compile(r"gtest/|gmock/|benchmark/")
 INTRINSICS = re.compile(r"\w*intrin\.h$")
+CUDA_HEADERS = re.compile(r"cuda|cublas|cooperative_groups|mma\.h|cub/")
 
 
 class Module:
@@ -88,23 +92,25 @@ CONTAINERS = re.compile(r"^\s*(?:template\s*<.*>\s*)?(?:(?:inline|static)\s+)?"
 
 
 def functions(text):
-    """(first line, length) of every function body, lambdas inside one being part of it."""
+    """(first line, length, "function" or "kernel") of every function body, lambdas inside one being
+    part of it."""
     code = without_comments_and_strings(text)
     code = re.sub(r"^[ \t]*#.*?(?<!\\)$", lambda m: re.sub(r"[^\n]", " ", m.group()), code,
                   flags=re.MULTILINE | re.DOTALL)
     found, stack, head, line = [], [], "", 1
     for char in code:
         if char == "{":
-            inside_function = any(kind == "function" for kind, _ in stack)
+            inside_function = any(kind != "other" for kind, _ in stack)
             is_function = (not inside_function and "(" in head and not CONTAINERS.match(head) and
                            not re.search(r"=\s*$", head))
-            stack.append(("function" if is_function else "other", line))
+            kind = "kernel" if "__global__" in head else "function"
+            stack.append((kind if is_function else "other", line))
             head = ""
         elif char == "}":
             if stack:
                 kind, begin = stack.pop()
-                if kind == "function":
-                    found.append((begin, line - begin + 1))
+                if kind != "other":
+                    found.append((begin, line - begin + 1, kind))
             head = ""
         elif char == ";":
             head = ""
@@ -153,11 +159,16 @@ class Checker:
 
     def is_test(self, path):
         """Tests, benches, fuzzers, and headers that only those include."""
-        return self.all_users_match(path, r"_(test|bench|fuzz)\.cc$|^src/testing/|^tests/|^fuzz/")
+        return self.all_users_match(path,
+                                    r"_(test|bench|fuzz)\.(cc|cu)$|^src/testing/|^tests/|^fuzz/")
 
     def is_vector_code(self, path):
         """Files of one instruction set, and headers that only those include."""
         return self.all_users_match(path, r"_(avx2|avx512)\.cc$")
+
+    def is_cuda(self, path):
+        """CUDA code, and headers that only it includes."""
+        return path.endswith(".cuh") or self.all_users_match(path, r"\.cu$")
 
     def all_users_match(self, path, pattern):
         """True when the path matches, or is a header that ends up only in files that match."""
@@ -168,7 +179,7 @@ class Checker:
                 matched = True
                 continue
             next_users = self.includers.get(user, set())
-            if not user.endswith(".h") or not next_users:
+            if not user.endswith((".h", ".cuh")) or not next_users:
                 return False
             todo += next_users - seen
             seen |= next_users
@@ -224,9 +235,10 @@ class Checker:
         if file.suffix in HEADERS and "#pragma once" not in lines:
             self.report(path, 1, "no '#pragma once'")
         lines_max = TEST_LINES_MAX if self.is_test(path) else FUNCTION_LINES_MAX
-        for begin, length in functions(text):
-            if length > lines_max:
-                self.report(path, begin, f"a function of {length} lines, at most {lines_max}")
+        for begin, length, kind in functions(text):
+            limit = max(lines_max, KERNEL_LINES_MAX) if kind == "kernel" else lines_max
+            if length > limit:
+                self.report(path, begin, f"a {kind} of {length} lines, at most {limit}")
         for number, line in enumerate(lines, 1):
             if line.lstrip().startswith("#"):
                 self.check_directive(path, number, line.strip(), file.suffix)
@@ -240,6 +252,8 @@ class Checker:
             self.check_library(path, number, angled.group(1))
         elif re.match(r"#\s*(if|ifdef|ifndef|elif)\b", line):
             if line in CONDITIONALS:
+                self.guards += 1
+            elif CUDA_CONDITIONAL.match(line) and suffix in (".cu", ".cuh"):
                 self.guards += 1
             elif not path.startswith(CONDITIONAL_FOLDERS):
                 self.report(path, number, f"conditional compilation: {line}")
@@ -277,6 +291,9 @@ class Checker:
             if not self.is_vector_code(path):
                 self.report(path, number, f"<{header}> outside *_avx2.cc, *_avx512.cc and headers "
                             "of theirs alone")
+        elif CUDA_HEADERS.match(header):
+            if not self.is_cuda(path):
+                self.report(path, number, f"<{header}> outside *.cu and headers of theirs alone")
         elif path.startswith("src/"):
             module = path.split("/")[1]
             for pattern, name in LIBRARIES.items():

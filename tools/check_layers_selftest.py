@@ -41,6 +41,10 @@ SOUND = {
     "tests/whole_test.cc": '#include "left/left.h"\n#include "golden.h"\n',
     "tests/golden.h": '#pragma once\n#include "testing/testing.h"\n',
     "fuzz/x_fuzz.cc": '#include "right/right.h"\n',
+    "src/left/left_cuda.cu": '#include <cuda_runtime.h>\n#include "left/left.cuh"\n'
+                             "#if defined(__CUDA_ARCH_FEAT_SM90_ALL)\n#endif\n"
+                             "__global__ void k() {\n" + "  g();\n" * 118 + "}\n",
+    "src/left/left.cuh": "#pragma once\n#include <cuda_bf16.h>\n",
 }
 
 # name -> (files that replace those of the sound tree, a part of the expected message)
@@ -90,6 +94,13 @@ CASES = {
     "a long member function": (
         {"src/left/l.cc": "class C {\n  int f() const {\n" + "    // {\n" * 59 + "  }\n};\n"},
         "l.cc:2: a function of 61 lines"),
+    "a CUDA header outside CUDA code": (
+        {"src/left/l.cc": "#include <cuda_runtime.h>\n"}, "<cuda_runtime.h> outside"),
+    "an architecture of CUDA outside CUDA code": (
+        {"src/left/l.cc": "#if __CUDA_ARCH__ >= 900\n#endif\n"}, "conditional compilation"),
+    "a long kernel": (
+        {"src/left/k_cuda.cu": "__global__ void k() {\n" + "  g();\n" * 119 + "}\n"},
+        "k_cuda.cu:1: a kernel of 121 lines, at most 120"),
     "a folder without a row": (
         {"src/other/x.h": "#pragma once\n"}, "src/other: has no row"),
     "a row without a folder": (

@@ -2,6 +2,8 @@
 # Installs what a build needs on Debian 12. Does nothing when all of it is there.
 #   tools/setup.sh         what build and tests need
 #   tools/setup.sh fuzz    also clang 19 with its run-time libraries
+#   tools/setup.sh cuda    also CUDA's compiler, from Python packages into ~/.cache/triax, where no
+#                          nvcc is; for machines without a GPU, too
 set -euo pipefail
 
 required=(g++ cmake ninja-build make git pkg-config libfmt-dev nlohmann-json3-dev libcli11-dev
@@ -10,10 +12,50 @@ useful=(ccache clang-format)  # the build does without them
 case "${1:-}" in
   "") ;;
   fuzz) required+=(clang-19 libclang-rt-19-dev); useful+=(llvm-19) ;;
-  *) echo "usage: tools/setup.sh [fuzz]" >&2; exit 2 ;;
+  cuda) ;;
+  *) echo "usage: tools/setup.sh [fuzz|cuda]" >&2; exit 2 ;;
 esac
 
 say() { echo "setup: $*" >&2; }
+
+cuda_version=13.0
+cuda_packages=(nvidia-cuda-nvcc nvidia-cuda-crt nvidia-nvvm nvidia-cuda-runtime nvidia-cuda-cccl
+               nvidia-cublas)
+cuda_folder=${XDG_CACHE_HOME:-$HOME/.cache}/triax
+cuda_toolkit=$cuda_folder/cuda-toolkit
+
+# cmake/triax_cuda.cmake looks in the same places.
+has_nvcc() {
+  command -v nvcc >/dev/null || [[ -x /usr/local/cuda/bin/nvcc || -x $cuda_toolkit/bin/nvcc ]]
+}
+
+# A virtual environment of its own, so that nothing of the system's Python changes; the link is made
+# last, so that an interrupted run leaves nothing that looks whole. TRIAX_WHEELS: a folder with the
+# packages, for machines without a network.
+install_cuda() {
+  local from=() package
+  [[ -z ${TRIAX_WHEELS:-} ]] || from=(--no-index --find-links "$TRIAX_WHEELS")
+  say "fetching CUDA $cuda_version's compiler into $cuda_folder"
+  mkdir -p "$cuda_folder"
+  rm -rf "$cuda_folder/venv" "$cuda_toolkit"
+  python3 -m venv "$cuda_folder/venv" || return 1
+  "$cuda_folder/venv/bin/pip" install --quiet --disable-pip-version-check "${from[@]}" \
+    "${cuda_packages[@]/%/==$cuda_version.*}" >&2 || return 1
+  chmod -R u+x "$cuda_folder"/venv/lib/python3*/site-packages/nvidia/cu13/{bin,nvvm/bin}
+  ln -sfn "$(echo "$cuda_folder"/venv/lib/python3*/site-packages/nvidia/cu13)" "$cuda_toolkit"
+}
+
+finish() {
+  if [[ $wants_cuda == yes ]] && ! has_nvcc; then
+    install_cuda || { say "CUDA's compiler could not be fetched"; exit 1; }
+  fi
+  exit 0
+}
+wants_cuda=no
+if [[ ${1:-} == cuda ]]; then
+  wants_cuda=yes
+  has_nvcc || required+=(python3-venv)
+fi
 
 # Prints those of its arguments that are not installed.
 missing() {
@@ -34,19 +76,19 @@ give_up() {
 if ! command -v dpkg-query >/dev/null; then
   say "this is not a Debian system: going on with what is here."
   say "On Debian 12 the packages would be: ${required[*]}"
-  exit 0
+  finish
 fi
 
 mapfile -t wanted_required < <(missing "${required[@]}")
 mapfile -t wanted_useful < <(missing "${useful[@]}")
-[[ ${#wanted_required[@]} -gt 0 || ${#wanted_useful[@]} -gt 0 ]] || exit 0
+[[ ${#wanted_required[@]} -gt 0 || ${#wanted_useful[@]} -gt 0 ]] || finish
 
 as_root=()
 if [[ $(id -u) -ne 0 ]]; then
   if command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
     as_root=(sudo -n)
   elif [[ ${#wanted_required[@]} -eq 0 ]]; then
-    exit 0  # what is only useful is not worth a password
+    finish  # what is only useful is not worth a password
   elif command -v sudo >/dev/null && [[ -t 0 ]]; then
     as_root=(sudo)
   else
@@ -84,3 +126,4 @@ fi
 for package in "${wanted_useful[@]}"; do
   { known "$package" && install "$package"; } || say "$package is not available here; the build does without it"
 done
+finish

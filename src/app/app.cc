@@ -24,8 +24,13 @@ void EngineFlags::add_to(CLI::App& command, bool with_model) {
     command.add_option("-m,--model", model, "folder of the model (config.json, *.safetensors)")
         ->required();
   }
-  command.add_option("--device", device, "cpu, or reference: plain loops in double, slow")
-      ->check(CLI::IsMember({"cpu", "reference"}))
+  command
+      .add_option("--device", device,
+                  "cpu; cuda or cuda:N: an NVIDIA GPU; reference: plain loops in double, slow")
+      ->check([](const std::string& name) {
+        const bool known = name == "cpu" || name == "reference" || parse_cuda_device(name);
+        return known ? std::string() : "'" + name + "' is not cpu, cuda, cuda:N or reference";
+      })
       ->capture_default_str();
   command.add_option("--threads", threads, "threads; 0: all that this process may use")
       ->check(CLI::Range(0, 1024))
@@ -35,10 +40,10 @@ void EngineFlags::add_to(CLI::App& command, bool with_model) {
   command
       .add_option(
           "--activations", activations,
-          "how activations enter products: fp32 (exact), experts-int8 (8-bit blocks for the "
-          "routed experts), int8 (for all packed matrices)")
-      ->check(CLI::IsMember({"fp32", "experts-int8", "int8"}))
-      ->capture_default_str();
+          "how activations enter products: fp32 (exact; default), experts-int8 (8-bit blocks for "
+          "the routed experts), int8 (for all packed matrices); on a GPU bf16 (tensor cores; "
+          "default there) or fp32")
+      ->check(CLI::IsMember({"fp32", "experts-int8", "int8", "bf16"}));
   command
       .add_option("--context", context, "tokens of context; 0: the model's limit, at most 32768")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 24))
@@ -48,6 +53,11 @@ void EngineFlags::add_to(CLI::App& command, bool with_model) {
 Result<engine::EngineOptions> EngineFlags::options() const {
   engine::EngineOptions options;
   options.backend = device == "reference" ? Backend::kReference : Backend::kCpu;
+  if (const std::optional<int> gpu = parse_cuda_device(device)) {
+    options.backend = Backend::kCuda;
+    options.gpu = *gpu;
+    options.prefill_chunk = 4096;
+  }
   if (!isa.empty()) {
     const Result<Isa> parsed = parse_isa(isa);
     if (!parsed.ok()) {
@@ -59,11 +69,19 @@ Result<engine::EngineOptions> EngineFlags::options() const {
     options.threads = threads;
   }
   options.context_tokens = context;
-  if (activations != "fp32") {
+  const bool gpu = options.backend == Backend::kCuda;
+  if ((activations == "bf16" && !gpu) || (activations.ends_with("int8") && gpu)) {
+    return Status::invalid_argument(
+        fmt::format("--activations {} is not for --device {}", activations, device));
+  }
+  if (activations.ends_with("int8")) {
     options.experts = dense::Activations::kInt8;
   }
   if (activations == "int8") {
     options.dense = dense::Activations::kInt8;
+  }
+  if (gpu && activations != "fp32") {
+    options.experts = options.dense = dense::Activations::kBf16;
   }
   return options;
 }
@@ -73,7 +91,11 @@ Result<std::unique_ptr<engine::Engine>> EngineFlags::open() const {
   if (!engine_options.ok()) {
     return engine_options.status();
   }
-  Result<std::unique_ptr<engine::Engine>> engine = engine::Engine::open(model, *engine_options);
+  Result<std::unique_ptr<engine::Engine>> engine = [&] {
+    Progress progress("copying weights to the GPU");
+    return engine::Engine::open(model, *engine_options,
+                                [&](double fraction) { progress.update(fraction); });
+  }();
   if (engine.ok()) {
     for (const std::string& note : (*engine)->notes()) {
       fmt::print(stderr, "triax: note: {}\n", note);

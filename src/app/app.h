@@ -37,8 +37,8 @@ struct EngineFlags {
   std::string model;
   std::string device = "cpu";
   std::string isa;
-  std::string activations = "fp32";
-  int threads = 0;  // 0: all
+  std::string activations;  // empty: the device's default
+  int threads = 0;          // 0: all
   int64_t context = 0;
 
   void add_to(CLI::App& command, bool with_model = true);

@@ -20,14 +20,17 @@ struct BenchFlags {
   std::vector<int64_t> prefill = {512, 2048};
   std::vector<int64_t> decode_after = {128, 2048};
   int64_t decode_tokens = 32;
+  std::vector<int64_t> batch = {1};  // sequences that decode together
   int64_t repeat = 5;
   bool json = false;
 };
 
-/// Limits of this machine, measured in the same run.
+/// Limits of the device, measured in the same run: streaming read and fp32 FMA of a CPU; of a GPU a
+/// large copy (reads and writes), and the bf16 products of a known model (measured before, not
+/// here).
 struct MachinePeaks {
   double read_bytes_per_second = 0.0;
-  double fma_flops_per_second = 0.0;
+  double fma_flops_per_second = 0.0;  // 0: not known
 };
 MachinePeaks measure_peaks(const Device& device);
 

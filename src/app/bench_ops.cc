@@ -282,7 +282,7 @@ Result<model::ModelWeights> one_moe_layer(const checkpoint::ModelConfig& config,
   one.layers.resize(1);
   one.moe.first_dense = 0;
   one.vocab = 32;
-  return model::random_weights(one, {*experts, *dense, 1, {}});
+  return model::random_weights(one, {*experts, *dense, 1, {}, nullptr});
 }
 
 }  // namespace
@@ -293,6 +293,11 @@ int bench_ops(const BenchFlags& flags) {
   const Result<engine::EngineOptions> options = flags.engine.options();
   if (!config.ok() || !options.ok()) {
     return fail(config.ok() ? options.status() : config.status());
+  }
+  if (options->backend == Backend::kCuda) {
+    return fail(
+        Status::unavailable("bench ops measures the CPU; a GPU's kernels have benchmarks of their "
+                            "own (make gpu-test)"));
   }
   const OwnedDevice device(options->backend, options->isa, options->threads);
   const Result<model::ModelWeights> weights = one_moe_layer(*config, flags);

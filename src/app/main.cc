@@ -28,6 +28,9 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     // --help and --version end here too, with exit code 0.
     return app.exit(error) == 0 ? kExitOk : kExitUsage;
+  } catch (const triax::CudaOutOfMemory& error) {
+    return fail(triax::Status::resource_exhausted(
+        std::string("the GPU gives no more memory; use a smaller --context: ") + error.what()));
   } catch (const std::bad_alloc&) {
     return fail(
         triax::Status::resource_exhausted("the system gives no more memory; use a smaller "

@@ -3,7 +3,15 @@
 namespace triax {
 
 std::string_view backend_name(Backend backend) {
-  return backend == Backend::kReference ? "reference" : "cpu";
+  switch (backend) {
+    case Backend::kReference:
+      return "reference";
+    case Backend::kCpu:
+      return "cpu";
+    case Backend::kCuda:
+      return "cuda";
+  }
+  return "?";
 }
 
 }  // namespace triax

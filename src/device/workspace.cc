@@ -9,10 +9,21 @@ namespace {
 constexpr int64_t kAlignment = 64;
 constexpr int64_t kBlockBytesMin = int64_t{1} << 20;
 
+class HostMemory final : public MemorySource {
+ public:
+  void* take(int64_t bytes) override {
+    return ::operator new (static_cast<size_t>(bytes), std::align_val_t{kAlignment});
+  }
+  void give_back(void* memory) noexcept override {
+    ::operator delete (memory, std::align_val_t{kAlignment});
+  }
+};
+
 }  // namespace
 
-void Workspace::FreeBlock::operator()(std::byte* p) const {
-  ::operator delete (p, std::align_val_t{kAlignment});
+MemorySource& host_memory() {
+  static HostMemory memory;  // it has no state
+  return memory;
 }
 
 void* Workspace::take_bytes(int64_t bytes) {
@@ -24,9 +35,8 @@ void* Workspace::take_bytes(int64_t bytes) {
   if (block_ == blocks_.size()) {
     const int64_t last = blocks_.empty() ? 0 : blocks_.back().bytes;
     const int64_t size = std::max({bytes, kBlockBytesMin, 2 * last});
-    auto* data = static_cast<std::byte*>(
-        ::operator new (static_cast<size_t>(size), std::align_val_t{kAlignment}));
-    blocks_.push_back({std::unique_ptr<std::byte, FreeBlock>(data), size});
+    auto* data = static_cast<std::byte*>(source_->take(size));
+    blocks_.push_back({std::unique_ptr<std::byte, FreeBlock>(data, FreeBlock{source_}), size});
     used_ = 0;
   }
   void* p = blocks_[block_].data.get() + used_;

@@ -7,14 +7,18 @@
 #include <vector>
 
 #include "base/check.h"
+#include "device/memory_source.h"
 
 namespace triax {
 
 /// A stack of bytes. Blocks are kept when given back, so a step that repeats allocates nothing.
 /// Alignment  64 bytes. Contents are not defined.
+/// Repetition the same sequence of requests gets the same addresses again
 class Workspace {
  public:
-  Workspace() = default;
+  Workspace() : Workspace(host_memory()) {}
+  /// Blocks come from `source`, which outlives this.
+  explicit Workspace(MemorySource& source) : source_(&source) {}
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;
 
@@ -51,13 +55,14 @@ class Workspace {
     int depth_;
   };
 
-  /// Bytes held from the system.
+  /// Bytes held from the source.
   int64_t bytes_held() const;
 
  private:
   static constexpr int64_t kBytesMax = int64_t{1} << 46;
   struct FreeBlock {
-    void operator()(std::byte* p) const;
+    MemorySource* source;
+    void operator()(std::byte* p) const { source->give_back(p); }
   };
   struct Block {
     std::unique_ptr<std::byte, FreeBlock> data;
@@ -65,6 +70,7 @@ class Workspace {
   };
   void* take_bytes(int64_t bytes);
 
+  MemorySource* source_;
   std::vector<Block> blocks_;
   size_t block_ = 0;  // index of the block in use
   int64_t used_ = 0;  // bytes used in it

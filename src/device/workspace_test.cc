@@ -115,6 +115,7 @@ TEST(Device, OwnedDeviceHandsOutItsParts) {
 TEST(Device, BackendsHaveTheNamesOfTheCommandLine) {
   EXPECT_EQ(backend_name(Backend::kReference), "reference");
   EXPECT_EQ(backend_name(Backend::kCpu), "cpu");
+  EXPECT_EQ(backend_name(Backend::kCuda), "cuda");
 }
 
 }  // namespace

@@ -36,29 +36,82 @@ int64_t context_of(const checkpoint::ModelConfig& config, const EngineOptions& o
                                  : kContextTokensDefault;
 }
 
+DType latent_type(const checkpoint::ModelConfig& config, const EngineOptions& options,
+                  const CudaQueue* queue) {
+  const bool bf16 = queue != nullptr && options.dense == dense::Activations::kBf16 &&
+                    model::takes_bf16_latents(config, *queue);
+  return bf16 ? DType::kBf16 : DType::kF32;
+}
+
+OwnedDevice make_device(const EngineOptions& options, CudaQueue* queue) {
+  if (queue != nullptr) {
+    return OwnedDevice(*queue, queue->memory(), options.isa, options.threads);
+  }
+  return OwnedDevice(options.backend, options.isa, options.threads);
+}
+
 }  // namespace
 
-Engine::Engine(model::ModelWeights weights, const EngineOptions& options, int64_t context_tokens)
+Engine::Engine(model::ModelWeights weights, const EngineOptions& options, int64_t context_tokens,
+               std::unique_ptr<CudaQueue> queue)
     : options_(options),
       context_tokens_(context_tokens),
-      device_(options.backend, options.isa, options.threads),
+      queue_(std::move(queue)),
+      device_(make_device(options, queue_.get())),
       model_(std::move(weights)),
-      pool_(model_.config(), {options.sequences, context_tokens * options.sequences}) {
+      pool_(model_.config(),
+            {.sequences = options.sequences,
+             .tokens = context_tokens * options.sequences,
+             .latents = latent_type(model_.config(), options, queue_.get())},
+            queue_.get()) {
   forward_options_.experts = options.experts;
   forward_options_.dense = options.dense;
+  forward_options_.graphs = &graphs_;
 }
 
 Result<std::unique_ptr<Engine>> Engine::create(model::ModelWeights weights,
-                                               const EngineOptions& options) {
+                                               const EngineOptions& options,
+                                               const model::WeightsProgress& upload) {
   if (Status s = validate(options); !s.ok()) {
     return s;
   }
   const int64_t context = context_of(weights.config, options);
-  return std::unique_ptr<Engine>(new Engine(std::move(weights), options, context));
+  if (options.backend != Backend::kCuda) {
+    return std::unique_ptr<Engine>(new Engine(std::move(weights), options, context, nullptr));
+  }
+  Result<std::unique_ptr<CudaQueue>> queue = CudaQueue::open(options.gpu);
+  if (!queue.ok()) {
+    return queue.status();
+  }
+  Result<model::ModelWeights> uploaded = model::upload_weights(weights, **queue, upload);
+  if (!uploaded.ok()) {
+    return uploaded.status();
+  }
+  weights = {};
+  return create_on_gpu(std::move(*queue), std::move(*uploaded), options);
+}
+
+Result<std::unique_ptr<Engine>> Engine::create_on_gpu(std::unique_ptr<CudaQueue> queue,
+                                                      model::ModelWeights weights,
+                                                      const EngineOptions& options) {
+  if (Status s = validate(options); !s.ok()) {
+    return s;
+  }
+  const int64_t context = context_of(weights.config, options);
+  try {
+    return std::unique_ptr<Engine>(
+        new Engine(std::move(weights), options, context, std::move(queue)));
+  } catch (const CudaOutOfMemory& error) {
+    return Status::resource_exhausted(
+        fmt::format("no room on the GPU for {} sequences of {} tokens beside the weights; use a "
+                    "smaller --context: {}",
+                    options.sequences, context, error.what()));
+  }
 }
 
 Result<std::unique_ptr<Engine>> Engine::open(const std::string& directory,
-                                             const EngineOptions& options) {
+                                             const EngineOptions& options,
+                                             const model::WeightsProgress& upload) {
   Result<checkpoint::Checkpoint> opened = checkpoint::Checkpoint::open(directory);
   if (!opened.ok()) {
     return opened.status();
@@ -68,7 +121,7 @@ Result<std::unique_ptr<Engine>> Engine::open(const std::string& directory,
   if (!weights.ok()) {
     return weights.status();
   }
-  Result<std::unique_ptr<Engine>> engine = create(std::move(*weights), options);
+  Result<std::unique_ptr<Engine>> engine = create(std::move(*weights), options, upload);
   if (!engine.ok()) {
     return engine;
   }

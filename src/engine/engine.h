@@ -7,7 +7,9 @@
 #include <string>
 
 #include "base/status.h"
+#include "device/cuda/cuda_queue.h"
 #include "device/device.h"
+#include "model/decode_graphs.h"
 #include "model/model.h"
 #include "model/sequence_state.h"
 #include "text/tokenizer.h"
@@ -16,6 +18,7 @@ namespace triax::engine {
 
 struct EngineOptions {
   Backend backend = Backend::kCpu;
+  int gpu = 0;  // kCuda: which one
   Isa isa = best_isa();
   int threads = hardware_threads();
   int64_t sequences = 4;        // sequence slots
@@ -29,13 +32,17 @@ struct EngineOptions {
 class Engine {
  public:
   /// Opens a model's directory: weights mapped, vocabulary read when the directory has one.
-  /// Errors     those of Checkpoint::open and Tokenizer::load; kInvalidArgument for a bad option
+  /// On a GPU the weights are copied to it, and then the files are no longer needed.
+  /// Errors     those of Checkpoint::open and Tokenizer::load; kInvalidArgument for a bad option;
+  ///            kUnavailable without that GPU, kResourceExhausted when the model does not fit
   static Result<std::unique_ptr<Engine>> open(const std::string& directory,
-                                              const EngineOptions& options);
+                                              const EngineOptions& options,
+                                              const model::WeightsProgress& upload = {});
 
   /// From weights made elsewhere, without a vocabulary.
   static Result<std::unique_ptr<Engine>> create(model::ModelWeights weights,
-                                                const EngineOptions& options);
+                                                const EngineOptions& options,
+                                                const model::WeightsProgress& upload = {});
 
   /// Runs `tokens` through the model in chunks. `progress` (may be empty) is told after each chunk
   /// how many of them are done; it returns false to stop, which gives kCancelled and leaves the
@@ -44,6 +51,11 @@ class Engine {
   Status prefill(model::SequenceState& state, std::span<const int32_t> tokens,
                  model::LogitRows rows, TensorView logits,
                  const std::function<bool(int64_t done)>& progress = {});
+
+  /// From weights that lie in the memory of the queue's GPU already.
+  static Result<std::unique_ptr<Engine>> create_on_gpu(std::unique_ptr<CudaQueue> queue,
+                                                       model::ModelWeights weights,
+                                                       const EngineOptions& options);
 
   const model::Model& model() const { return model_; }
   const checkpoint::ModelConfig& config() const { return model_.config(); }
@@ -62,13 +74,16 @@ class Engine {
   model::ForwardOptions& forward_options() { return forward_options_; }
 
  private:
-  Engine(model::ModelWeights weights, const EngineOptions& options, int64_t context_tokens);
+  Engine(model::ModelWeights weights, const EngineOptions& options, int64_t context_tokens,
+         std::unique_ptr<CudaQueue> queue);
 
   EngineOptions options_;
   int64_t context_tokens_;
+  std::unique_ptr<CudaQueue> queue_;  // kCuda only; all that follows may use its memory
   OwnedDevice device_;
   model::Model model_;
   model::StatePool pool_;
+  model::DecodeGraphs graphs_;
   model::ForwardOptions forward_options_;
   std::optional<text::Tokenizer> tokenizer_;
   std::optional<checkpoint::GenerationConfig> generation_;

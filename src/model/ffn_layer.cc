@@ -42,9 +42,10 @@ Status ffn_layer(const Step& step, int64_t layer, const LayerWeights& weights, C
       !s.ok()) {
     return s;
   }
-  step.observe(layer, "expert_ids", ids);
-  step.observe(layer, "expert_weights", route_weights);
-  return {};
+  if (Status s = step.observe(layer, "expert_ids", ids); !s.ok()) {
+    return s;
+  }
+  return step.observe(layer, "expert_weights", route_weights);
 }
 
 }  // namespace triax::model

@@ -1,6 +1,7 @@
 // A KDA layer: projections, short convolution, the recurrence, norm and gate (spec 2.2).
 #include "model/step.h"
 #include "sequence/kda/kda.h"
+#include "sequence/kda/kda_fused.h"
 #include "sequence/short_conv/short_conv.h"
 
 namespace triax::model {
@@ -18,15 +19,17 @@ Status project(const Step& step, const KdaWeights& w, ConstTensorView x, Workspa
                const Projections& out) {
   const auto& kda = step.config.kda;
   const int64_t width = kda.heads * kda.head_dim;
-  const TensorView decay_low = take(scope, step.tokens, w.f_a.rows);
-  const TensorView gate_low = take(scope, step.tokens, w.g_a.rows);
+  // Side by side, as their weights may lie: one product then.
+  const TensorView low = take(scope, step.tokens, w.f_a.rows + w.g_a.rows);
+  const TensorView decay_low = low.slice(1, 0, w.f_a.rows);
+  const TensorView gate_low = low.slice(1, w.f_a.rows, w.f_a.rows + w.g_a.rows);
   const bool full_rank = !w.g.empty();
   const dense::Product first[] = {
       {x, w.q, out.qkv.slice(1, 0, width)},
       {x, w.k, out.qkv.slice(1, width, 2 * width)},
       {x, w.v, out.qkv.slice(1, 2 * width, 3 * width)},
-      {x, full_rank ? w.g : w.g_a, full_rank ? out.gate : gate_low},
       {x, w.f_a, decay_low},
+      {x, full_rank ? w.g : w.g_a, full_rank ? out.gate : gate_low},
       {x, w.b, out.beta},
   };
   if (Status s = step.linear("kda projections", first); !s.ok()) {
@@ -61,20 +64,41 @@ sequence::KdaArgs recurrence(const Step& step, int64_t layer, const KdaWeights& 
   return args;
 }
 
-}  // namespace
-
-Status kda_layer(const Step& step, int64_t layer, const KdaWeights& w, ConstTensorView x,
-                 TensorView out) {
-  const auto& kda = step.config.kda;
-  const int64_t width = kda.heads * kda.head_dim;
-  Workspace::Scope scope(*step.device.workspace);
-  const Projections projected = {take(scope, step.tokens, 3 * width),
-                                 take(scope, step.tokens, width), take(scope, step.tokens, width),
-                                 take(scope, step.tokens, kda.heads)};
-  if (Status s = project(step, w, x, scope, projected); !s.ok()) {
-    return s;
+/// On a GPU: everything between the two rounds of projections at once, where it can; the result
+/// lies in the first columns of `conv`.
+Result<bool> run_fused(const Step& step, int64_t layer, const KdaWeights& w,
+                       const Projections& projected, TensorView conv) {
+  if (step.device.cuda == nullptr) {
+    return false;
   }
-  const TensorView conv = take(scope, step.tokens, 3 * width);
+  const auto& kda = step.config.kda;
+  sequence::KdaFusedArgs args;
+  args.qkv = projected.qkv;
+  args.conv_weight = w.conv.view();
+  args.windows = step.pool.conv_windows(layer);
+  args.kda = recurrence(step, layer, w, projected, conv);
+  args.kda.out = conv.slice(1, 0, kda.width()).split_last(kda.heads, kda.head_dim);
+  args.norm_weight = w.o_norm.view();
+  args.norm_eps = step.config.norm_eps;
+  args.gate_logit = projected.gate.split_last(kda.heads, kda.head_dim);
+  args.precision = step.options.dense == dense::Activations::kBf16 ? sequence::KdaPrecision::kBf16
+                                                                   : sequence::KdaPrecision::kExact;
+  bool done = false;
+  const Status status = step.run("kda", [&]() -> Status {
+    const Result<bool> ran = sequence::kda_fused(step.device, args);
+    done = ran.ok() && *ran;
+    return ran.status();
+  });
+  if (!status.ok()) {
+    return status;
+  }
+  return done;
+}
+
+/// Convolution, recurrence, norm and gate, one after another; the result lies in the first columns
+/// of projected.qkv.
+Status run_parts(const Step& step, int64_t layer, const KdaWeights& w, const Projections& projected,
+                 TensorView conv) {
   const sequence::ShortConvArgs conv_args{.in = projected.qkv,
                                           .weight = w.conv.view(),
                                           .cu_seqlens = step.cu_seqlens,
@@ -94,10 +118,33 @@ Status kda_layer(const Step& step, int64_t layer, const KdaWeights& w, ConstTens
       .in = args.out,
       .weight = w.o_norm.view(),
       .eps = step.config.norm_eps,
-      .gate_logit = projected.gate.split_last(kda.heads, kda.head_dim),
+      .gate_logit = projected.gate.split_last(step.config.kda.heads, step.config.kda.head_dim),
       .out = args.out};
-  if (Status s = step.run("kda_output", [&] { return sequence::kda_output(step.device, output); });
-      !s.ok()) {
+  return step.run("kda_output", [&] { return sequence::kda_output(step.device, output); });
+}
+
+}  // namespace
+
+Status kda_layer(const Step& step, int64_t layer, const KdaWeights& w, ConstTensorView x,
+                 TensorView out) {
+  const auto& kda = step.config.kda;
+  const int64_t width = kda.heads * kda.head_dim;
+  Workspace::Scope scope(*step.device.workspace);
+  const Projections projected = {take(scope, step.tokens, 3 * width),
+                                 take(scope, step.tokens, width), take(scope, step.tokens, width),
+                                 take(scope, step.tokens, kda.heads)};
+  if (Status s = project(step, w, x, scope, projected); !s.ok()) {
+    return s;
+  }
+  const TensorView conv = take(scope, step.tokens, 3 * width);
+  const Result<bool> fused = run_fused(step, layer, w, projected, conv);
+  if (!fused.ok()) {
+    return fused.status();
+  }
+  if (*fused) {
+    return step.linear("kda projections", {conv.slice(1, 0, width), w.o, out});
+  }
+  if (Status s = run_parts(step, layer, w, projected, conv); !s.ok()) {
     return s;
   }
   return step.linear("kda projections", {projected.qkv.slice(1, 0, width), w.o, out});

@@ -56,7 +56,7 @@ Status mla_layer(const Step& step, int64_t layer, const MlaWeights& w, ConstTens
   if (Status s = project(step, w, x, scope, projected); !s.ok()) {
     return s;
   }
-  const sequence::LatentPages pages{step.pool.latents(layer), step.tables};
+  const sequence::LatentPages pages{step.pool.latents(layer), step.tables, step.flat_tables};
   if (Status s = sequence::mla_append(step.device, {.latents = projected.latents,
                                                     .cu_seqlens = step.cu_seqlens,
                                                     .starts = step.starts,

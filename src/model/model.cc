@@ -3,8 +3,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "dense/embedding/embedding.h"
+#include "model/decode_graphs.h"
 #include "model/residual.h"
 #include "model/step.h"
 
@@ -28,23 +30,41 @@ Status check_batch(std::span<const SequenceInput> batch, const checkpoint::Model
   return {};
 }
 
+/// Rows as long as the longest, padded with -1 up to a power of two, so that a graph serves a
+/// sequence while it grows.
+void flatten_tables(Step& step) {
+  constexpr size_t kColumnsMin = 16;
+  size_t columns = kColumnsMin;
+  for (const std::span<const int32_t> table : step.tables) {
+    columns = std::max(columns, std::bit_ceil(table.size()));
+  }
+  step.flat_tables.assign(columns * step.tables.size(), -1);
+  for (size_t n = 0; n < step.tables.size(); ++n) {
+    std::ranges::copy(step.tables[n],
+                      step.flat_tables.begin() + static_cast<std::ptrdiff_t>(n * columns));
+  }
+}
+
 /// Flattens the batch; room for the new latents is reserved first.
-Status flatten(StatePool& pool, std::span<const SequenceInput> batch, Step& step,
-               std::vector<int32_t>& ids) {
+Status flatten(std::span<const SequenceInput> batch, Step& step) {
   for (const SequenceInput& input : batch) {
-    if (Status s = pool.reserve(*input.state, static_cast<int64_t>(input.tokens.size())); !s.ok()) {
+    if (Status s = step.pool.reserve(*input.state, static_cast<int64_t>(input.tokens.size()));
+        !s.ok()) {
       return s;
     }
   }
   step.cu_seqlens.push_back(0);
   for (const SequenceInput& input : batch) {
-    ids.insert(ids.end(), input.tokens.begin(), input.tokens.end());
-    step.cu_seqlens.push_back(static_cast<int64_t>(ids.size()));
+    step.ids.insert(step.ids.end(), input.tokens.begin(), input.tokens.end());
+    step.cu_seqlens.push_back(static_cast<int64_t>(step.ids.size()));
     step.starts.push_back(input.state->length());
     step.slots.push_back(input.state->slot());
     step.tables.push_back(input.state->pages());
   }
-  step.tokens = static_cast<int64_t>(ids.size());
+  step.tokens = static_cast<int64_t>(step.ids.size());
+  if (step.device.cuda != nullptr) {
+    flatten_tables(step);
+  }
   return {};
 }
 
@@ -63,15 +83,17 @@ std::vector<int64_t> wanted_rows(std::span<const SequenceInput> batch) {
   return rows;
 }
 
-Status run_layer(const Step& step, const ModelWeights& weights, int64_t index,
-                 ResidualStream& stream, TensorView h, TensorView delta) {
+Status run_sequence(const Step& step, const ModelWeights& weights, int64_t index,
+                    ResidualStream& stream, TensorView h, TensorView delta) {
   const LayerWeights& layer = weights.layers[static_cast<size_t>(index)];
-  const float eps = step.config.norm_eps;
-  if (Status s = stream.attention_input(index, h); !s.ok()) {
+  const Result<ConstTensorView> in = stream.attention_input(index, h);
+  if (!in.ok()) {
+    return in.status();
+  }
+  if (Status s = step.observe(index, "h_attn", *in); !s.ok()) {
     return s;
   }
-  step.observe(index, "h_attn", h);
-  if (Status s = step.norm({h, layer.attn_norm.view(), eps, h}); !s.ok()) {
+  if (Status s = step.norm({*in, layer.attn_norm.view(), step.config.norm_eps, h}); !s.ok()) {
     return s;
   }
   const bool is_kda = layer.kind == checkpoint::LayerKind::kKda;
@@ -80,38 +102,104 @@ Status run_layer(const Step& step, const ModelWeights& weights, int64_t index,
       !s.ok()) {
     return s;
   }
-  step.observe(index, "attn_out", delta);
-  stream.add(delta);
-  if (Status s = stream.ffn_input(index, h); !s.ok()) {
+  if (Status s = step.observe(index, "attn_out", delta); !s.ok()) {
     return s;
   }
-  step.observe(index, "h_mlp", h);
-  if (Status s = step.norm({h, layer.ffn_norm.view(), eps, h}); !s.ok()) {
+  return stream.add(delta);
+}
+
+Status run_width(const Step& step, const ModelWeights& weights, int64_t index,
+                 ResidualStream& stream, TensorView h, TensorView delta) {
+  const LayerWeights& layer = weights.layers[static_cast<size_t>(index)];
+  const Result<ConstTensorView> in = stream.ffn_input(index, h);
+  if (!in.ok()) {
+    return in.status();
+  }
+  if (Status s = step.observe(index, "h_mlp", *in); !s.ok()) {
+    return s;
+  }
+  if (Status s = step.norm({*in, layer.ffn_norm.view(), step.config.norm_eps, h}); !s.ok()) {
     return s;
   }
   if (Status s = ffn_layer(step, index, layer, h, delta); !s.ok()) {
     return s;
   }
-  step.observe(index, "mlp_out", delta);
-  stream.add(delta);
-  step.observe(index, "out", stream.partial());
-  return {};
-}
-
-Status head(const Step& step, const ModelWeights& weights, std::span<const int64_t> rows,
-            ResidualStream& stream, Workspace::Scope& scope, TensorView logits) {
-  if (rows.empty()) {
-    return {};
-  }
-  const TensorView h = take(scope, static_cast<int64_t>(rows.size()), step.config.hidden);
-  if (Status s = stream.output(rows, h); !s.ok()) {
+  if (Status s = step.observe(index, "mlp_out", delta); !s.ok()) {
     return s;
   }
-  step.observe(-1, "pre_norm", h);
+  if (Status s = stream.add(delta); !s.ok()) {
+    return s;
+  }
+  return step.observe(index, "out", stream.partial());
+}
+
+Status head(const Step& step, const ModelWeights& weights, ResidualStream& stream,
+            Workspace::Scope& scope, TensorView logits) {
+  if (step.rows.empty()) {
+    return {};
+  }
+  const TensorView h = take(scope, static_cast<int64_t>(step.rows.size()), step.config.hidden);
+  if (Status s = stream.output(step.rows, h); !s.ok()) {
+    return s;
+  }
+  if (Status s = step.observe(-1, "pre_norm", h); !s.ok()) {
+    return s;
+  }
   if (Status s = step.norm({h, weights.final_norm.view(), step.config.norm_eps, h}); !s.ok()) {
     return s;
   }
   return step.linear("lm_head", {h, weights.lm_head, logits});
+}
+
+/// Everything between ids and logits, which lie in the device's memory.
+Status run_stack(const Step& step, const ModelWeights& weights, TensorView logits) {
+  Workspace::Scope scope(*step.device.workspace);
+  const int64_t hidden = step.config.hidden;
+  const TensorView partial = take(scope, step.tokens, hidden);
+  if (Status s = dense::embed(step.device, step.ids, weights.embedding, partial); !s.ok()) {
+    return s;
+  }
+  ResidualStream stream(step, weights, scope, partial);
+  const TensorView h = take(scope, step.tokens, hidden);
+  const TensorView delta = take(scope, step.tokens, hidden);
+  for (int64_t layer = 0; layer < static_cast<int64_t>(weights.layers.size()); ++layer) {
+    Status s = run_sequence(step, weights, layer, stream, h, delta);
+    s = s.ok() ? run_width(step, weights, layer, stream, h, delta) : s;
+    if (!s.ok()) {
+      return s;
+    }
+  }
+  return head(step, weights, stream, scope, logits);
+}
+
+Status read_rows(CudaQueue& cuda, ConstTensorView from, TensorView to) {
+  const int64_t row_bytes = to.size(1) * static_cast<int64_t>(sizeof(float));
+  if (to.contiguous()) {
+    return cuda.read(to.raw(), from.raw(), to.size(0) * row_bytes);
+  }
+  Status status;
+  for (int64_t row = 0; row < to.size(0) && status.ok(); ++row) {
+    status = cuda.read(to.data<float>() + row * to.stride(0),
+                       from.data<float>() + row * from.stride(0), row_bytes);
+  }
+  return status;
+}
+
+/// On a GPU: the stack, by a graph where one is of use, then the logits to the host.
+Status run_on_gpu(const Step& step, const ModelWeights& weights, TensorView logits) {
+  const auto stack = [&](TensorView out) { return run_stack(step, weights, out); };
+  Workspace::Scope scope(*step.device.workspace);
+  const auto rows = static_cast<int64_t>(step.rows.size());
+  const TensorView out = take(scope, rows, step.config.vocab);
+  DecodeGraphs* graphs = step.options.graphs;
+  Status status;
+  if (graphs != nullptr && graphs->serves(step)) {
+    status = graphs->run(step, out, stack);
+  } else {
+    status = step.device.cuda->begin_step();
+    status = status.ok() ? stack(out) : status;
+  }
+  return status.ok() && rows > 0 ? read_rows(*step.device.cuda, out, logits) : status;
 }
 
 }  // namespace
@@ -142,27 +230,15 @@ Status Model::forward(const Device& device, StatePool& pool, std::span<const Seq
                                                 shape_string(logits.shape()), rows.size(),
                                                 config().vocab));
   }
-  Step step{device, config(), options, pool, 0, {}, {}, {}, {}};
-  std::vector<int32_t> ids;
-  if (Status s = flatten(pool, batch, step, ids); !s.ok()) {
+  Step step{.device = device, .config = config(), .options = options, .pool = pool};
+  step.rows = rows;
+  if (Status s = flatten(batch, step); !s.ok()) {
     return s;
   }
-  Workspace::Scope scope(*device.workspace);
-  const int64_t hidden = config().hidden;
-  const TensorView partial = take(scope, step.tokens, hidden);
-  if (Status s = dense::embed(device, ids, weights_.embedding, partial); !s.ok()) {
-    return s;
-  }
-  ResidualStream stream(step, weights_, scope, partial);
-  const TensorView h = take(scope, step.tokens, hidden);
-  const TensorView delta = take(scope, step.tokens, hidden);
-  for (int64_t layer = 0; layer < static_cast<int64_t>(weights_.layers.size()); ++layer) {
-    if (Status s = run_layer(step, weights_, layer, stream, h, delta); !s.ok()) {
-      return s;
-    }
-  }
-  if (Status s = head(step, weights_, rows, stream, scope, logits); !s.ok()) {
-    return s;
+  const Status ran = device.cuda != nullptr ? run_on_gpu(step, weights_, logits)
+                                            : run_stack(step, weights_, logits);
+  if (!ran.ok()) {
+    return ran;
   }
   for (const SequenceInput& input : batch) {
     pool.commit(*input.state, input.tokens);

@@ -45,6 +45,8 @@ class OpTimes {
   std::vector<std::pair<std::string, double>> entries_;
 };
 
+class DecodeGraphs;
+
 struct ForwardOptions {
   /// How activations enter products with the routed experts, and with all other matrices.
   dense::Activations experts = dense::Activations::kF32;
@@ -53,7 +55,8 @@ struct ForwardOptions {
   /// Two-phase depth attention up to this many tokens a step (memory grows with it), naive above.
   int64_t two_phase_tokens_max = 64;
   Observer observer;
-  OpTimes* times = nullptr;  // when set, every operation is timed
+  OpTimes* times = nullptr;        // when set, every operation is timed
+  DecodeGraphs* graphs = nullptr;  // on a GPU, for decode steps; null: none
 };
 
 /// A model ready to run. Threads: one forward at a time.

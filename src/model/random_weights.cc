@@ -7,7 +7,9 @@
 
 #include "base/cpu.h"
 #include "base/rng.h"
+#include "base/thread_pool.h"
 #include "checkpoint/summary.h"
+#include "device/cuda/cuda_queue.h"
 #include "model/weights.h"
 
 namespace triax::model {
@@ -34,28 +36,64 @@ class Maker {
     return tensor;
   }
 
+  /// What was made so far is no longer needed: its memory is used anew.
+  void reuse() {
+    block_ = 0;
+    used_ = 0;
+  }
+
+  /// Fills what was made since the last call, with all threads.
+  void fill() {
+    threads_.run(static_cast<int64_t>(parts_.size()),
+                 [&](int64_t i, int) { fill_part(parts_[static_cast<size_t>(i)]); });
+    parts_.clear();
+  }
+
  private:
+  /// Rows of a matrix that is not filled yet; the seed alone decides its values.
+  struct Part {
+    MatrixView rows;
+    uint64_t seed;
+  };
+
   MatrixView make(MatrixFormat format, int64_t rows, int64_t cols) {
-    const double deviation = 1.0 / std::sqrt(static_cast<double>(cols));
     MatrixView matrix{format, rows, cols, nullptr, nullptr};
-    auto* data = take(rows * matrix.row_bytes());
-    matrix.data = data;
-    if (format == MatrixFormat::kMxfp4 || format == MatrixFormat::kInt8) {
-      uint8_t* scales = take(rows * matrix.scale_row_bytes());
-      matrix.scales = scales;
-      fill_packed(matrix, deviation, data, scales);
-      return matrix;
+    matrix.data = take(rows * matrix.row_bytes());
+    if (matrix.scale_row_bytes() > 0) {
+      matrix.scales = take(rows * matrix.scale_row_bytes());
     }
-    const OwnedMatrix values = quantize_matrix(format, array({rows, cols}, 0.0, deviation));
-    std::memcpy(data, values.view.data, static_cast<size_t>(rows * matrix.row_bytes()));
+    constexpr int64_t kPartElements = int64_t{1} << 20;
+    const int64_t part = std::max<int64_t>(1, kPartElements / std::max<int64_t>(1, cols));
+    for (int64_t begin = 0; begin < rows; begin += part) {
+      parts_.push_back({matrix.row_range(begin, std::min(rows, begin + part)), rng_.next()});
+    }
     return matrix;
   }
 
+  static void fill_part(const Part& part) {
+    const MatrixView& rows = part.rows;
+    const double deviation = 1.0 / std::sqrt(static_cast<double>(rows.cols));
+    Rng rng(part.seed);
+    auto* data = static_cast<uint8_t*>(const_cast<void*>(rows.data));
+    if (rows.scales != nullptr) {
+      fill_packed(rng, rows, deviation, data,
+                  static_cast<uint8_t*>(const_cast<void*>(rows.scales)));
+      return;
+    }
+    Tensor values = Tensor::f32({rows.rows, rows.cols});
+    for (int64_t i = 0; i < values.view().elements(); ++i) {
+      values.data<float>()[i] = static_cast<float>(deviation * rng.normal());
+    }
+    const OwnedMatrix packed = quantize_matrix(rows.format, values);
+    std::memcpy(data, packed.view.data, static_cast<size_t>(rows.rows * rows.row_bytes()));
+  }
+
   /// Random codes, all with one scale: one draw for eight bytes instead of one for each value.
-  void fill_packed(const MatrixView& matrix, double deviation, uint8_t* data, uint8_t* scales) {
+  static void fill_packed(Rng& rng, const MatrixView& matrix, double deviation, uint8_t* data,
+                          uint8_t* scales) {
     const int64_t bytes = matrix.rows * matrix.row_bytes();
     for (int64_t i = 0; i < bytes; i += 8) {
-      const uint64_t word = rng_.next();
+      const uint64_t word = rng.next();
       std::memcpy(data + i, &word, static_cast<size_t>(std::min<int64_t>(8, bytes - i)));
     }
     const int64_t scale_bytes = matrix.rows * matrix.scale_row_bytes();
@@ -77,19 +115,26 @@ class Maker {
     constexpr int64_t kBlockBytes = int64_t{1} << 28;
     constexpr int64_t kAlignment = 64;
     bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-    if (weights_.owned.empty() || used_ + bytes > weights_.owned.back().bytes()) {
+    while (block_ < weights_.owned.size() && used_ + bytes > weights_.owned[block_].bytes()) {
+      ++block_;
+      used_ = 0;
+    }
+    if (block_ == weights_.owned.size()) {
       weights_.owned.emplace_back(DType::kU8,
                                   std::initializer_list<int64_t>{std::max(bytes, kBlockBytes)});
       used_ = 0;
     }
     used_ += bytes;
-    return weights_.owned.back().data<uint8_t>() + used_ - bytes;
+    return weights_.owned[block_].data<uint8_t>() + used_ - bytes;
   }
 
   ModelWeights& weights_;
   RandomWeightsOptions options_;
   Rng rng_;
-  int64_t used_ = 0;  // of the last block
+  ThreadPool threads_{hardware_threads()};
+  std::vector<Part> parts_;
+  size_t block_ = 0;  // in use
+  int64_t used_ = 0;  // of it
 };
 
 KdaWeights random_kda(Maker& make, const ModelConfig& config) {
@@ -238,19 +283,9 @@ Status check_memory(const ModelConfig& config, const RandomWeightsOptions& optio
   return {};
 }
 
-}  // namespace
-
-Result<ModelWeights> random_weights(const ModelConfig& config,
-                                    const RandomWeightsOptions& options) {
-  if (Status s = check_formats(config, options); !s.ok()) {
-    return s;
-  }
-  if (Status s = check_memory(config, options); !s.ok()) {
-    return s;
-  }
-  ModelWeights weights;
-  weights.config = config;
-  Maker make(weights, options);
+/// Embedding, output head, final norm and query.
+void random_ends(Maker& make, ModelWeights& weights) {
+  const ModelConfig& config = weights.config;
   weights.embedding = make.bf16(config.vocab, config.hidden);
   weights.lm_head =
       config.tie_word_embeddings ? weights.embedding : make.dense(config.vocab, config.hidden);
@@ -258,11 +293,64 @@ Result<ModelWeights> random_weights(const ModelConfig& config,
   if (config.attn_res_block > 0) {
     weights.final_query = make.array({config.hidden}, 0.0, 0.02);
   }
+  make.fill();
+}
+
+void report(const RandomWeightsOptions& options, int64_t done, int64_t layers) {
+  if (options.progress) {
+    options.progress(static_cast<double>(done) / static_cast<double>(layers));
+  }
+}
+
+/// Never more than a layer in this process.
+Result<ModelWeights> random_on_gpu(const ModelConfig& config, const RandomWeightsOptions& options) {
+  ModelWeights here;
+  here.config = config;
+  Maker make(here, options);
+  WeightsUpload up(*options.cuda, config);
+  random_ends(make, here);
+  up.add_ends(here);
+  for (int64_t i = 0; i < config.layer_count(); ++i) {
+    if (Status s = up.wait(); !s.ok()) {
+      return s;
+    }
+    make.reuse();
+    const LayerWeights layer = random_layer(make, config, i);
+    make.fill();
+    up.add_layer(layer);
+    if (Status s = up.wait(); !s.ok()) {
+      return s;
+    }
+    report(options, i + 1, config.layer_count());
+  }
+  return up.finish();
+}
+
+}  // namespace
+
+Result<ModelWeights> random_weights(const ModelConfig& config,
+                                    const RandomWeightsOptions& options) {
+  if (Status s = check_formats(config, options); !s.ok()) {
+    return s;
+  }
+  if (options.cuda != nullptr) {
+    try {
+      return random_on_gpu(config, options);
+    } catch (const CudaOutOfMemory& error) {
+      return weights_do_not_fit(*options.cuda, error);
+    }
+  }
+  if (Status s = check_memory(config, options); !s.ok()) {
+    return s;
+  }
+  ModelWeights weights;
+  weights.config = config;
+  Maker make(weights, options);
+  random_ends(make, weights);
   for (int64_t i = 0; i < config.layer_count(); ++i) {
     weights.layers.push_back(random_layer(make, config, i));
-    if (options.progress) {
-      options.progress(static_cast<double>(i + 1) / static_cast<double>(config.layer_count()));
-    }
+    make.fill();
+    report(options, i + 1, config.layer_count());
   }
   return weights;
 }

@@ -1,23 +1,11 @@
 #include "model/residual.h"
 
 #include <algorithm>
-#include <cstring>
 
+#include "dense/rows/rows.h"
 #include "depth/attn_res/attn_res.h"
 
 namespace triax::model {
-namespace {
-
-void copy_rows(ConstTensorView from, std::span<const int64_t> rows, TensorView to) {
-  const size_t bytes = static_cast<size_t>(from.size(1)) * sizeof(float);
-  for (size_t i = 0; i < rows.size(); ++i) {
-    std::memcpy(to.data<float>() + static_cast<int64_t>(i) * to.stride(0),
-                from.data<float>() + rows[i] * from.stride(0), bytes);
-  }
-}
-
-}  // namespace
-
 ResidualStream::ResidualStream(const Step& step, const ModelWeights& weights,
                                Workspace::Scope& scope, TensorView partial)
     : step_(step),
@@ -28,7 +16,7 @@ ResidualStream::ResidualStream(const Step& step, const ModelWeights& weights,
   if (depth_attention() && step.tokens <= step.options.two_phase_tokens_max) {
     two_phase_ = true;
     const int64_t queries = 2 * block_;
-    queries_ = Tensor::f32({queries, partial.size(1)});
+    queries_ = take(scope, queries, partial.size(1));
     acc_ = TensorView(scope.take<float>(queries * partial.elements()),
                       {queries, step.tokens, partial.size(1)});
     max_ = take(scope, queries, step.tokens);
@@ -36,30 +24,34 @@ ResidualStream::ResidualStream(const Step& step, const ModelWeights& weights,
   }
 }
 
-Status ResidualStream::attention_input(int64_t layer, TensorView h) {
+Result<ConstTensorView> ResidualStream::attention_input(int64_t layer, TensorView h) {
   if (!depth_attention()) {
-    std::memcpy(h.raw(), partial_.raw(), static_cast<size_t>(h.elements()) * sizeof(float));
-    return {};
+    return ConstTensorView(partial_);
   }
   const LayerWeights& weights = weights_.layers[static_cast<size_t>(layer)];
-  if (Status s = mix(weights.attn_query.view(), h); !s.ok()) {
-    return s;
+  Status status = mix(weights.attn_query.view(), h);
+  if (status.ok() && layer % block_ == 0) {
+    status = bank(layer);
   }
-  return layer % block_ == 0 ? bank(layer) : Status();
+  if (!status.ok()) {
+    return status;
+  }
+  return ConstTensorView(h);
 }
 
-Status ResidualStream::ffn_input(int64_t layer, TensorView h) {
+Result<ConstTensorView> ResidualStream::ffn_input(int64_t layer, TensorView h) {
   if (!depth_attention()) {
-    std::memcpy(h.raw(), partial_.raw(), static_cast<size_t>(h.elements()) * sizeof(float));
-    return {};
+    return ConstTensorView(partial_);
   }
-  return mix(weights_.layers[static_cast<size_t>(layer)].ffn_query.view(), h);
+  if (Status s = mix(weights_.layers[static_cast<size_t>(layer)].ffn_query.view(), h); !s.ok()) {
+    return s;
+  }
+  return ConstTensorView(h);
 }
 
 Status ResidualStream::mix(ConstTensorView query, TensorView h) {
   if (banked_.empty()) {  // layer 0 sees the embedding itself
-    std::memcpy(h.raw(), partial_.raw(), static_cast<size_t>(h.elements()) * sizeof(float));
-    return {};
+    return dense::copy_rows(step_.device, partial_, h);
   }
   if (two_phase_) {
     const int64_t q = next_query_++;
@@ -92,9 +84,13 @@ Status ResidualStream::bank(int64_t layer) {
   }
   // The queries until the next boundary's own mix, in the order in which they will be asked.
   int64_t count = 0;
+  Status copied;
   const auto append = [&](const Tensor& query) {
-    std::memcpy(queries_.data<float>() + count++ * query.size(0), query.data<float>(),
-                static_cast<size_t>(query.bytes()));
+    const ConstTensorView row(query.data<float>(), {1, query.size(0)});
+    if (copied.ok()) {
+      copied = dense::copy_rows(step_.device, row, queries_.rows(count, count + 1));
+    }
+    ++count;
   };
   const int64_t layers = static_cast<int64_t>(weights_.layers.size());
   append(weights_.layers[static_cast<size_t>(layer)].ffn_query);
@@ -108,9 +104,12 @@ Status ResidualStream::bank(int64_t layer) {
       append(weights_.layers[static_cast<size_t>(l)].ffn_query);
     }
   }
+  if (!copied.ok()) {
+    return copied;
+  }
   next_query_ = 0;
   const depth::AttnResBankArgs bank{.sources = banked_,
-                                    .queries = queries_.view().rows(0, count),
+                                    .queries = queries_.rows(0, count),
                                     .eps = step_.config.norm_eps,
                                     .acc = acc_.rows(0, count),
                                     .max = max_.rows(0, count),
@@ -120,28 +119,21 @@ Status ResidualStream::bank(int64_t layer) {
 
 Status ResidualStream::output(std::span<const int64_t> rows, TensorView h) {
   if (!depth_attention()) {
-    copy_rows(partial_, rows, h);
-    return {};
+    return dense::gather_rows(step_.device, partial_, rows, h);
   }
   const TensorView mixed = take(scope_, step_.tokens, h.size(1));
   if (Status s = mix(weights_.final_query.view(), mixed); !s.ok()) {
     return s;
   }
-  copy_rows(mixed, rows, h);
-  return {};
+  return dense::gather_rows(step_.device, mixed, rows, h);
 }
 
-void ResidualStream::add(ConstTensorView delta) {
-  float* p = partial_.data<float>();
-  const float* d = delta.data<float>();
+Status ResidualStream::add(ConstTensorView delta) {
   if (fresh_) {
-    std::memcpy(p, d, static_cast<size_t>(partial_.elements()) * sizeof(float));
     fresh_ = false;
-    return;
+    return dense::copy_rows(step_.device, delta, partial_);
   }
-  for (int64_t i = 0; i < partial_.elements(); ++i) {
-    p[i] += d[i];
-  }
+  return dense::add_rows(step_.device, delta, partial_);
 }
 
 }  // namespace triax::model

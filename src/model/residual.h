@@ -17,15 +17,16 @@ class ResidualStream {
   ResidualStream(const Step& step, const ModelWeights& weights, Workspace::Scope& scope,
                  TensorView partial);
 
-  /// The input of the attention of `layer`, into h [T, D]; banks the block where one ends.
-  Status attention_input(int64_t layer, TensorView h);
-  /// The input of the FFN of `layer`.
-  Status ffn_input(int64_t layer, TensorView h);
+  /// The input of the attention of `layer` [T, D]: in `h`, or where the stream has it anyway. Banks
+  /// the block where one ends.
+  Result<ConstTensorView> attention_input(int64_t layer, TensorView h);
+  /// The input of the FFN of `layer`, likewise.
+  Result<ConstTensorView> ffn_input(int64_t layer, TensorView h);
   /// The input of the final norm, for rows [T] selected by `rows`, into h [rows, D].
   Status output(std::span<const int64_t> rows, TensorView h);
 
   /// p += delta [T, D], or p = delta where a block has just begun.
-  void add(ConstTensorView delta);
+  Status add(ConstTensorView delta);
 
   TensorView partial() const { return partial_; }
 
@@ -44,7 +45,7 @@ class ResidualStream {
 
   // Two-phase inference: the banked part of every query until the next boundary.
   bool two_phase_ = false;
-  Tensor queries_;
+  TensorView queries_;          // [Q, D]
   TensorView acc_, max_, sum_;  // [Q, T, D], [Q, T], [Q, T]
   int64_t next_query_ = 0;
 };

@@ -5,6 +5,9 @@
 #include <cstring>
 #include <utility>
 
+#include "device/cuda/cuda_queue.h"
+#include "sequence/mla/mla.h"
+
 namespace triax::model {
 namespace {
 
@@ -26,23 +29,13 @@ TensorView entry_view(TensorView view, int64_t i) {
   return TensorView(entry(view, i, &bytes), view.dtype(), view.shape().subspan(1));
 }
 
-void copy_entry(TensorView view, int64_t from, int64_t to) {
-  if (!view.empty()) {
-    size_t bytes = 0;
-    const std::byte* source = entry(view, from, &bytes);
-    std::memcpy(entry(view, to, &bytes), source, bytes);
-  }
-}
-
-void zero_entry(TensorView view, int64_t i) {
-  if (!view.empty()) {
-    size_t bytes = 0;
-    std::byte* data = entry(view, i, &bytes);
-    std::memset(data, 0, bytes);
-  }
-}
-
 }  // namespace
+
+bool takes_bf16_latents(const checkpoint::ModelConfig& config, const CudaQueue& queue) {
+  const auto& mla = config.mla;
+  return sequence::mla_bf16_supports(queue, mla.heads, mla.nope_dim, mla.shared_dim, mla.kv_lora,
+                                     mla.value_dim);
+}
 
 SequenceState::SequenceState(SequenceState&& other) noexcept { *this = std::move(other); }
 
@@ -60,13 +53,54 @@ SequenceState::~SequenceState() {
   }
 }
 
-StatePool::StatePool(const checkpoint::ModelConfig& config, StatePoolSize size) {
+Status StatePool::copy_entry(TensorView view, int64_t from, int64_t to) {
+  if (view.empty()) {
+    return {};
+  }
+  size_t bytes = 0;
+  const std::byte* source = entry(view, from, &bytes);
+  std::byte* target = entry(view, to, &bytes);
+  if (cuda_ != nullptr) {
+    return cuda_->copy(target, source, static_cast<int64_t>(bytes));
+  }
+  std::memcpy(target, source, bytes);
+  return {};
+}
+
+Status StatePool::zero_entry(TensorView view, int64_t i) {
+  if (view.empty()) {
+    return {};
+  }
+  size_t bytes = 0;
+  std::byte* data = entry(view, i, &bytes);
+  if (cuda_ != nullptr) {
+    return cuda_->fill(data, 0, static_cast<int64_t>(bytes));
+  }
+  std::memset(data, 0, bytes);
+  return {};
+}
+
+/// Zeroed: what no token wrote is never read, but a kernel may multiply it by zero.
+Tensor StatePool::array(DType dtype, std::initializer_list<int64_t> shape) {
+  Tensor made(dtype, std::span(shape.begin(), shape.size()),
+              cuda_ == nullptr ? nullptr : &cuda_->memory());
+  if (cuda_ != nullptr) {
+    const Status zeroed = cuda_->fill(made.view().raw(), 0, made.bytes());
+    check(zeroed.ok(), zeroed.message());
+  }
+  return made;
+}
+
+StatePool::StatePool(const checkpoint::ModelConfig& config, StatePoolSize size, CudaQueue* cuda)
+    : cuda_(cuda) {
   const int64_t pages = pages_for(size.tokens) + size.sequences;
   const auto& kda = config.kda;
-  states_ = Tensor::f32(
-      {config.count(LayerKind::kKda), size.sequences, kda.heads, kda.head_dim, kda.head_dim});
-  windows_ = Tensor::f32({config.count(LayerKind::kKda), size.sequences, 3, 3 * kda.width()});
-  latents_ = Tensor::f32({config.count(LayerKind::kMla), pages, kPage, config.mla.latent_dim()});
+  states_ = array(DType::kF32, {config.count(LayerKind::kKda), size.sequences, kda.heads,
+                                kda.head_dim, kda.head_dim});
+  windows_ =
+      array(DType::kF32, {config.count(LayerKind::kKda), size.sequences, 3, 3 * kda.width()});
+  latents_ =
+      array(size.latents, {config.count(LayerKind::kMla), pages, kPage, config.mla.latent_dim()});
   int64_t kda_layer = 0;
   int64_t mla_layer = 0;
   for (LayerKind kind : config.layers) {
@@ -99,10 +133,11 @@ Result<SequenceState> StatePool::take_slot() {
 
 Result<SequenceState> StatePool::create() {
   Result<SequenceState> state = take_slot();
-  if (state.ok()) {
-    for (LayerMemory& layer : layers_) {
-      zero_entry(layer.states, state->slot_);
-      zero_entry(layer.windows, state->slot_);
+  for (size_t i = 0; i < layers_.size() && state.ok(); ++i) {
+    Status zeroed = zero_entry(layers_[i].states, state->slot_);
+    zeroed = zeroed.ok() ? zero_entry(layers_[i].windows, state->slot_) : zeroed;
+    if (!zeroed.ok()) {
+      return zeroed;
     }
   }
   return state;
@@ -117,10 +152,13 @@ Result<SequenceState> StatePool::fork(const SequenceState& from) {
     return s;
   }
   for (LayerMemory& layer : layers_) {
-    copy_entry(layer.states, from.slot_, state->slot_);
-    copy_entry(layer.windows, from.slot_, state->slot_);
-    for (size_t i = 0; i < state->pages_.size(); ++i) {
-      copy_entry(layer.latents, from.pages_[i], state->pages_[i]);
+    Status copied = copy_entry(layer.states, from.slot_, state->slot_);
+    copied = copied.ok() ? copy_entry(layer.windows, from.slot_, state->slot_) : copied;
+    for (size_t i = 0; i < state->pages_.size() && copied.ok(); ++i) {
+      copied = copy_entry(layer.latents, from.pages_[i], state->pages_[i]);
+    }
+    if (!copied.ok()) {
+      return copied;
     }
   }
   state->tokens_ = from.tokens_;

@@ -11,6 +11,10 @@
 #include "checkpoint/config.h"
 #include "tensor/tensor.h"
 
+namespace triax {
+class CudaQueue;
+}
+
 namespace triax::model {
 
 class StatePool;
@@ -43,14 +47,20 @@ class SequenceState {
 struct StatePoolSize {
   int64_t sequences = 1;  // slots
   int64_t tokens = 4096;  // of latents, over all sequences; rounded up to whole pages per sequence
+  DType latents = DType::kF32;  // kBf16: where takes_bf16_latents
 };
 
-/// All memory that sequences of one model need, reserved at once and taken from the system on first
-/// touch. Layout: per KDA layer states [S, H, V, K] and windows [S, 3, 3 H K] (q, k, v channels),
-/// per MLA layer latents [P, 64, R + E], all float32.
+/// Whether that GPU has attention over bf16 latents of this model's sizes.
+bool takes_bf16_latents(const checkpoint::ModelConfig& config, const CudaQueue& queue);
+
+/// All memory that sequences of one model need, reserved at once; on the CPU taken from the system
+/// on first touch. Layout: per KDA layer states [S, H, V, K] and windows [S, 3, 3 H K] (q, k, v
+/// channels), per MLA layer latents [P, 64, R + E], all float32 but for bf16 latents.
 class StatePool {
  public:
-  StatePool(const checkpoint::ModelConfig& config, StatePoolSize size);
+  /// With a queue, which outlives this, all arrays lie in its GPU's memory.
+  /// Errors     throws std::bad_alloc when there is no room
+  StatePool(const checkpoint::ModelConfig& config, StatePoolSize size, CudaQueue* cuda = nullptr);
   StatePool(const StatePool&) = delete;
   StatePool& operator=(const StatePool&) = delete;
 
@@ -82,6 +92,8 @@ class StatePool {
   TensorView conv_windows(int64_t layer) { return layers_[index(layer)].windows; }
   TensorView latents(int64_t layer) { return layers_[index(layer)].latents; }
 
+  DType latent_type() const { return latents_.view().dtype(); }
+
   int64_t pages_free() const { return static_cast<int64_t>(free_pages_.size()); }
   int64_t slots_free() const { return static_cast<int64_t>(free_slots_.size()); }
 
@@ -93,7 +105,11 @@ class StatePool {
   static size_t index(int64_t i) { return static_cast<size_t>(i); }
   void release(SequenceState& state);
   Result<SequenceState> take_slot();
+  Status copy_entry(TensorView view, int64_t from, int64_t to);
+  Status zero_entry(TensorView view, int64_t i);
+  Tensor array(DType dtype, std::initializer_list<int64_t> shape);
 
+  CudaQueue* cuda_ = nullptr;
   Tensor states_, windows_, latents_;  // of all layers, so that large pages back them
   std::vector<LayerMemory> layers_;
   std::vector<int32_t> free_slots_;

@@ -10,6 +10,7 @@
 
 #include "checkpoint/safetensors.h"
 #include "checkpoint/writer.h"
+#include "device/cuda/cuda_queue.h"
 #include "model/sequence_state.h"
 
 namespace triax::model {
@@ -27,24 +28,48 @@ struct StateArray {
   std::span<const int32_t> pages;  // of the sequence; empty: not paged
 };
 
-/// Copies between the pool and `flat`, whose shape is the array's.
 enum class Direction { kFromPool, kToPool };
-void copy(const StateArray& array, float* flat, Direction direction) {
-  const auto move = [&](int64_t entry, float* own, int64_t elements) {
-    float* place = array.pool.data<float>() + entry * array.pool.stride(0);
-    const size_t bytes = static_cast<size_t>(elements) * sizeof(float);
-    direction == Direction::kFromPool ? std::memcpy(own, place, bytes)
-                                      : std::memcpy(place, own, bytes);
+
+/// `elements` floats here, at `place` in the pool: in this process or on a GPU, perhaps as bf16.
+Status move(CudaQueue* cuda, void* place, DType type, float* own, int64_t elements,
+            Direction direction) {
+  const int64_t bytes = elements * dtype_bytes(type);
+  if (cuda == nullptr) {
+    const bool from = direction == Direction::kFromPool;
+    std::memcpy(from ? own : place, from ? place : own, static_cast<size_t>(bytes));
+    return {};
+  }
+  if (type == DType::kF32) {
+    return direction == Direction::kFromPool ? cuda->read(own, place, bytes)
+                                             : cuda->copy_in(place, own, bytes);
+  }
+  std::vector<Bf16> packed(static_cast<size_t>(elements));
+  if (direction == Direction::kToPool) {
+    std::transform(own, own + elements, packed.begin(), to_bf16);
+    return cuda->copy_in(place, packed.data(), bytes);
+  }
+  const Status status = cuda->read(packed.data(), place, bytes);
+  std::transform(packed.begin(), packed.end(), own, [](Bf16 x) { return to_float(x); });
+  return status;
+}
+
+/// Copies between the pool and `flat`, whose shape is the array's.
+Status copy(CudaQueue* cuda, const StateArray& array, float* flat, Direction direction) {
+  const DType type = array.pool.dtype();
+  const auto place = [&](int64_t entry) {
+    return static_cast<std::byte*>(array.pool.raw()) +
+           entry * array.pool.stride(0) * dtype_bytes(type);
   };
   if (array.pages.empty()) {
-    move(array.slot, flat, array.pool.stride(0));
-    return;
+    return move(cuda, place(array.slot), type, flat, array.pool.stride(0), direction);
   }
   const int64_t width = array.shape[1];
-  for (int64_t begin = 0; begin < array.shape[0]; begin += kPage) {
-    move(array.pages[static_cast<size_t>(begin / kPage)], flat + begin * width,
-         std::min(kPage, array.shape[0] - begin) * width);
+  Status status;
+  for (int64_t begin = 0; begin < array.shape[0] && status.ok(); begin += kPage) {
+    status = move(cuda, place(array.pages[static_cast<size_t>(begin / kPage)]), type,
+                  flat + begin * width, std::min(kPage, array.shape[0] - begin) * width, direction);
   }
+  return status;
 }
 
 /// All arrays of a sequence of `length` tokens, layer by layer.
@@ -118,7 +143,9 @@ Status StatePool::save(const SequenceState& state, uint64_t fingerprint,
       {"tokens", ConstTensorView(state.tokens().data(), {state.length()})}};
   for (const StateArray& array : state_arrays(self, layers, state, state.length())) {
     copies.emplace_back(DType::kF32, array.shape);
-    copy(array, copies.back().data<float>(), Direction::kFromPool);
+    if (Status s = copy(cuda_, array, copies.back().data<float>(), Direction::kFromPool); !s.ok()) {
+      return s;
+    }
     tensors.push_back({array.name, copies.back().view()});
   }
   const checkpoint::Metadata metadata = {{"format", kFormat},
@@ -155,7 +182,10 @@ Result<SequenceState> StatePool::restore(uint64_t fingerprint, const std::string
       return damaged(path, fmt::format("'{}' is missing or misshapen", array.name));
     }
     tensors.push_back({array.name, *view});
-    copy(array, const_cast<float*>(view->data<float>()), Direction::kToPool);
+    if (Status s = copy(cuda_, array, const_cast<float*>(view->data<float>()), Direction::kToPool);
+        !s.ok()) {
+      return s;
+    }
   }
   if (metadata_value(*file, "checksum") != fmt::format("{:016x}", checksum(tensors))) {
     return damaged(path, "its checksum differs");

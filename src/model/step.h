@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "dense/norm/norm.h"
+#include "device/cuda/cuda_queue.h"
 #include "model/model.h"
 
 namespace triax::model {
@@ -15,13 +16,17 @@ struct Step {
   const checkpoint::ModelConfig& config;
   const ForwardOptions& options;
   StatePool& pool;
-  int64_t tokens = 0;                            // T: of all sequences
-  std::vector<int64_t> cu_seqlens;               // [N + 1]
-  std::vector<int64_t> starts;                   // [N]
-  std::vector<int32_t> slots;                    // [N]
-  std::vector<std::span<const int32_t>> tables;  // [N] latent pages
+  int64_t tokens = 0;                                 // T: of all sequences
+  std::vector<int32_t> ids = {};                      // [T]
+  std::vector<int64_t> rows = {};                     // whose logits are wanted
+  std::vector<int64_t> cu_seqlens = {};               // [N + 1]
+  std::vector<int64_t> starts = {};                   // [N]
+  std::vector<int32_t> slots = {};                    // [N]
+  std::vector<std::span<const int32_t>> tables = {};  // [N] latent pages
+  std::vector<int32_t> flat_tables = {};              // the same [N, any], on a GPU only
 
-  /// Runs one operation; its wall time is added to options.times under `name`.
+  /// Runs one operation; its wall time is added to options.times under `name`. On a GPU timing
+  /// waits for each operation.
   template <typename F>
   Status run(std::string_view name, F&& operation) const {
     if (options.times == nullptr) {
@@ -29,10 +34,15 @@ struct Step {
     }
     const auto begin = std::chrono::steady_clock::now();
     Status status = operation();
+    if (status.ok() && device.cuda != nullptr) {
+      status = device.cuda->synchronize();
+    }
     options.times->add(
         name, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
     return status;
-  }  /// Products with matrices that are not routed experts.
+  }
+
+  /// Products with matrices that are not routed experts.
   Status linear(std::string_view name, std::span<const dense::Product> products) const {
     return run(name, [&] { return dense::linear(device, products, options.dense); });
   }
@@ -44,10 +54,21 @@ struct Step {
     return run("norm", [&] { return dense::rms_norm(device, args); });
   }
 
-  void observe(int64_t layer, std::string_view name, ConstTensorView value) const {
-    if (options.observer) {
-      options.observer(layer, name, value);
+  /// The observer sees a copy of what lies on a GPU.
+  Status observe(int64_t layer, std::string_view name, ConstTensorView value) const {
+    if (!options.observer) {
+      return {};
     }
+    if (device.cuda == nullptr) {
+      options.observer(layer, name, value);
+      return {};
+    }
+    Tensor copy(value.dtype(), value.shape());
+    const Status status = device.cuda->read(copy.view().raw(), value.raw(), copy.bytes());
+    if (status.ok()) {
+      options.observer(layer, name, copy.view());
+    }
+    return status;
   }
 };
 

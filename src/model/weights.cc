@@ -199,6 +199,7 @@ width::LatentMoeWeights MoeWeights::view() const {
   view.latent_up = latent_up;
   view.latent_norm = latent_norm.view();
   view.shared = shared;
+  view.tables = tables;
   return view;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -14,6 +15,10 @@
 #include "tensor/quantize.h"
 #include "tensor/tensor.h"
 #include "width/latent_moe/latent_moe.h"
+
+namespace triax {
+class CudaQueue;
+}
 
 namespace triax::model {
 
@@ -38,6 +43,7 @@ struct MoeWeights {
   Tensor router_bias, latent_norm;
   std::vector<width::MlpWeights> experts;
   width::MlpWeights shared;
+  width::ExpertTables tables;  // on a GPU: addresses of `experts`
 
   width::LatentMoeWeights view() const;
 };
@@ -69,18 +75,53 @@ struct ModelWeights {
 /// Binds a validated checkpoint. Nothing but vectors is copied.
 Result<ModelWeights> bind_weights(std::shared_ptr<const checkpoint::Checkpoint> checkpoint);
 
+/// Told which share is done; may be empty.
+using WeightsProgress = std::function<void(double fraction)>;
+
+/// A copy of the weights in the memory of the queue's GPU, as they are packed here; experts of a
+/// layer lie one after another. The queue outlives it.
+/// Errors     kResourceExhausted when they do not fit
+Result<ModelWeights> upload_weights(const ModelWeights& weights, CudaQueue& queue,
+                                    const WeightsProgress& progress = {});
+
+/// What to say when a GPU has no room for them.
+Status weights_do_not_fit(const CudaQueue& queue, const std::exception& error);
+
+/// The same piece by piece, for weights that never exist as a whole in this process.
+class WeightsUpload {
+ public:
+  /// The queue outlives this and the result.
+  WeightsUpload(CudaQueue& queue, const checkpoint::ModelConfig& config);
+  ~WeightsUpload();
+  WeightsUpload(const WeightsUpload&) = delete;
+  WeightsUpload& operator=(const WeightsUpload&) = delete;
+
+  /// Embedding, output head, final norm and query of `weights`; its layers are not looked at.
+  void add_ends(const ModelWeights& weights);
+  /// The next layer. Errors of both come from finish(); they throw CudaOutOfMemory.
+  void add_layer(const LayerWeights& layer);
+  /// Waits for what was added: its memory here may be used anew.
+  Status wait();
+  Result<ModelWeights> finish();
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
 /// How random weights are stored.
 struct RandomWeightsOptions {
   MatrixFormat experts = MatrixFormat::kMxfp4;
   MatrixFormat dense = MatrixFormat::kInt8;  // all other matrices but router, beta, embedding
   uint64_t seed = 1;
-  /// Told after each layer which share is done; may be empty.
-  std::function<void(double fraction)> progress = {};
+  WeightsProgress progress = {};  // told after each layer
+  CudaQueue* cuda = nullptr;      // made layer by layer and moved to that GPU
 };
 
 /// Weights of any shape, made in memory with values of a trained model's size: for benchmarks.
 /// Errors     kInvalidArgument when a width is not a multiple of 32 and the format needs it,
-///            kResourceExhausted when they do not fit into the memory that is available
+///            kResourceExhausted when they do not fit into the memory that is available, here or
+///            on the GPU
 Result<ModelWeights> random_weights(const checkpoint::ModelConfig& config,
                                     const RandomWeightsOptions& options);
 

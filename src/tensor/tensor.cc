@@ -19,7 +19,11 @@ std::string shape_string(std::span<const int64_t> shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-Tensor::Memory::Memory(size_t bytes) : bytes_(bytes) {
+Tensor::Memory::Memory(size_t bytes, MemorySource* source) : bytes_(bytes), source_(source) {
+  if (source_ != nullptr) {
+    data_ = source_->take(static_cast<int64_t>(bytes));
+    return;
+  }
   data_ = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (data_ == MAP_FAILED) {
@@ -32,19 +36,21 @@ Tensor::Memory::Memory(size_t bytes) : bytes_(bytes) {
 }
 
 Tensor::Memory::~Memory() {
-  if (data_ != nullptr) {
+  if (data_ != nullptr && source_ != nullptr) {
+    source_->give_back(data_);
+  } else if (data_ != nullptr) {
     ::munmap(data_, bytes_);
   }
 }
 
-Tensor::Tensor(DType dtype, std::span<const int64_t> shape) {
+Tensor::Tensor(DType dtype, std::span<const int64_t> shape, MemorySource* source) {
   int64_t room = kElementsMax;
   for (int64_t size : shape) {
     check(size >= 0 && size <= room, "tensor: size out of range");
     room /= std::max<int64_t>(size, 1);
   }
   view_ = TensorView(nullptr, dtype, shape);
-  memory_ = Memory(static_cast<size_t>(std::max<int64_t>(bytes(), 1)));
+  memory_ = Memory(static_cast<size_t>(std::max<int64_t>(bytes(), 1)), source);
   view_ = TensorView(memory_.data(), dtype, shape);
 }
 

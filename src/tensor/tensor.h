@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "device/memory_source.h"
 #include "tensor/dtype.h"
 
 namespace triax {
@@ -135,13 +136,17 @@ using ConstTensorView = BasicView<const void>;
 /// "[12, 256]".
 std::string shape_string(std::span<const int64_t> shape);
 
-/// An array that owns its memory: 64-byte aligned, zeroed, taken lazily from the system when large.
+/// An array that owns its memory. The host's is 64-byte aligned, zeroed, taken lazily from the
+/// system when large; any other source's is as that source gives it, and only what runs there may
+/// touch the elements.
 class Tensor {
  public:
   Tensor() = default;
   Tensor(DType dtype, std::initializer_list<int64_t> shape)
       : Tensor(dtype, std::span(shape.begin(), shape.size())) {}
-  Tensor(DType dtype, std::span<const int64_t> shape);
+  Tensor(DType dtype, std::span<const int64_t> shape) : Tensor(dtype, shape, nullptr) {}
+  /// `source` outlives the array; null: the host.
+  Tensor(DType dtype, std::span<const int64_t> shape, MemorySource* source);
 
   static Tensor f32(std::initializer_list<int64_t> shape) { return {DType::kF32, shape}; }
 
@@ -165,11 +170,12 @@ class Tensor {
   class Memory {
    public:
     Memory() = default;
-    explicit Memory(size_t bytes);
+    Memory(size_t bytes, MemorySource* source);
     Memory(Memory&& other) noexcept { *this = std::move(other); }
     Memory& operator=(Memory&& other) noexcept {
       std::swap(data_, other.data_);
       std::swap(bytes_, other.bytes_);
+      std::swap(source_, other.source_);
       return *this;
     }
     ~Memory();
@@ -178,6 +184,7 @@ class Tensor {
    private:
     void* data_ = nullptr;
     size_t bytes_ = 0;
+    MemorySource* source_ = nullptr;
   };
   Memory memory_;
   TensorView view_;

@@ -2,9 +2,12 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+
+#include "device/cuda/cuda_queue.h"
 
 namespace triax::testing {
 namespace {
@@ -43,8 +46,8 @@ std::vector<float> flatten(ConstTensorView view) {
 }  // namespace
 
 std::string TestDevice::name() const {
-  if (backend == Backend::kReference) {
-    return "reference";
+  if (backend != Backend::kCpu) {
+    return std::string(backend_name(backend));
   }
   return fmt::format("{}_{}", isa_name(isa), threads);
 }
@@ -55,7 +58,28 @@ std::vector<TestDevice> test_devices() {
     devices.push_back({Backend::kCpu, isa, 1});
     devices.push_back({Backend::kCpu, isa, 3});
   }
+  if (test_queue() != nullptr) {
+    devices.push_back({Backend::kCuda, best_isa(), 1});
+  }
   return devices;
+}
+
+CudaQueue* test_queue() {
+  // Never destroyed: CUDA may end before the last destructors run.
+  static CudaQueue* const queue = [] {
+    Result<std::unique_ptr<CudaQueue>> opened = CudaQueue::open(0);
+    return opened.ok() ? std::move(opened).value().release() : nullptr;
+  }();
+  return queue;
+}
+
+OwnedDevice TestDevice::open(int other_threads) const {
+  const int count = other_threads > 0 ? other_threads : threads;
+  if (backend == Backend::kCuda) {
+    CudaQueue& queue = *test_queue();
+    return OwnedDevice(queue, queue.memory(), isa, count);
+  }
+  return OwnedDevice(backend, isa, count);
 }
 
 Tensor random_tensor(std::initializer_list<int64_t> shape, uint64_t seed, double scale) {
@@ -143,11 +167,16 @@ double max_abs_difference(ConstTensorView a, ConstTensorView b) {
 
 bool timings_count() { return TRIAX_TIMINGS_COUNT; }
 
+std::string source_directory() {
+  const char* variable = std::getenv("TRIAX_SOURCE");
+  return variable != nullptr ? variable : TRIAX_SOURCE_DIR;
+}
+
 std::string shared_directory() {
   const char* variable = std::getenv("TRIAX_SHARED");
   const std::filesystem::path path =
       variable != nullptr ? std::filesystem::path(variable)
-                          : std::filesystem::path(TRIAX_SOURCE_DIR) / ".." / "shared";
+                          : std::filesystem::path(source_directory()) / ".." / "shared";
   return std::filesystem::exists(path / "data") ? path.lexically_normal().string() : std::string();
 }
 

@@ -20,11 +20,16 @@ struct TestDevice {
   Isa isa;
   int threads;
   std::string name() const;
+  /// The device, with the given number of threads instead of its own when it is positive.
+  OwnedDevice open(int other_threads = 0) const;
 };
 
-/// The reference, and the CPU with every instruction set that this machine runs, with 1 and 3
-/// threads.
+/// The reference, the CPU with every instruction set that this machine runs, with 1 and 3 threads,
+/// and the first GPU where there is one and the CUDA library.
 std::vector<TestDevice> test_devices();
+
+/// The queue of that GPU, opened once a process; null without one.
+CudaQueue* test_queue();
 
 /// Normal numbers times `scale`.
 Tensor random_tensor(std::initializer_list<int64_t> shape, uint64_t seed, double scale = 1.0);
@@ -60,6 +65,10 @@ double max_abs_difference(ConstTensorView a, ConstTensorView b);
 
 /// True where a test may hold a time to a bound: an optimised build without sanitizers.
 bool timings_count();
+
+/// The root of this repository: the environment's TRIAX_SOURCE, for test programs that were built
+/// elsewhere, or where they were built.
+std::string source_directory();
 
 /// Where the read-only test data of the project lies: the environment's TRIAX_SHARED, or
 /// ../shared beside the source; empty when absent (tests that need it skip and say so).

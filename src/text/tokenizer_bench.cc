@@ -12,7 +12,7 @@
 namespace triax::text {
 namespace {
 
-const std::string kBoot = std::string(TRIAX_SOURCE_DIR) + "/models/boot-k3";
+const std::string kBoot = testing::source_directory() + "/models/boot-k3";
 
 std::string kimi_vocabulary() {
   return testing::shared_directory() + "/data/kimi-tokenizer/tiktoken.model";

@@ -29,7 +29,7 @@ std::string read(const fs::path& path) {
   return text.str();
 }
 
-const std::string kBoot = std::string(TRIAX_SOURCE_DIR) + "/models/boot-k3";
+const std::string kBoot = testing::source_directory() + "/models/boot-k3";
 
 TEST(Tokenizer, reproduces_the_published_encodings) {
   const std::string shared = testing::shared_directory();

@@ -43,6 +43,10 @@ void add_bench(CLI::App& app, int* exit_code) {
     sub->add_option("--decode-tokens", flags->decode_tokens, "tokens of one decode sample")
         ->check(CLI::Range(1, 1 << 20))
         ->capture_default_str();
+    sub->add_option("--batch", flags->batch, "sequences that decode together")
+        ->delimiter(',')
+        ->check(CLI::Range(1, 4096))
+        ->capture_default_str();
     sub->add_option("--repeat", flags->repeat, "samples of each case")
         ->check(CLI::Range(1, 1000))
         ->capture_default_str();
@@ -54,6 +58,8 @@ void add_bench(CLI::App& app, int* exit_code) {
       ->footer(
           "Examples:\n"
           "  triax bench model --shape kimi-linear-48b --layers 8 --vocab 8192 --activations int8\n"
+          "  triax bench model --shape kimi-linear-48b --device cuda --decode-after 4096 --batch "
+          "1,32\n"
           "  triax bench model --shape tiny --json");
   add("ops", "each operation of the shape by itself", &bench_ops)
       ->footer(

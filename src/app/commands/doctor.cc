@@ -1,9 +1,8 @@
 // triax doctor: what this machine has, and what would run where.
 #include <fmt/core.h>
 
-#include <filesystem>
-
 #include "app/app.h"
+#include "device/cuda/cuda_library.h"
 
 namespace triax::app {
 namespace {
@@ -13,14 +12,28 @@ struct Flags {
   bool json = false;
 };
 
-/// What an NVIDIA driver shows in /proc; this build has no CUDA part yet.
-std::vector<std::string> nvidia_gpus() {
-  std::vector<std::string> gpus;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/driver/nvidia/gpus", error)) {
-    gpus.push_back(entry.path().filename().string());
+nlohmann::json examine_gpus() {
+  const CudaSystem system = examine_cuda();
+  nlohmann::json found = {{"library", system.library_path},
+                          {"usable", system.driver.ok() && !system.gpus.empty()},
+                          {"gpus", nlohmann::json::array()}};
+  if (!system.driver.ok()) {
+    found["problem"] = system.driver.message();
+  } else if (system.gpus.empty()) {
+    found["problem"] = "cuda: the driver shows no GPU";
   }
-  return gpus;
+  if (system.library.ok()) {
+    found["driver_version"] = system.driver_version;
+    found["runtime_version"] = system.runtime_version;
+  }
+  for (const TriaxCudaGpu& gpu : system.gpus) {
+    found["gpus"].push_back({{"name", gpu.name},
+                             {"memory_total_bytes", gpu.memory_bytes},
+                             {"memory_available_bytes", gpu.memory_free_bytes},
+                             {"multiprocessors", gpu.multiprocessors},
+                             {"architecture", fmt::format("sm_{}{}", gpu.major, gpu.minor)}});
+  }
+  return found;
 }
 
 nlohmann::json examine() {
@@ -35,8 +48,30 @@ nlohmann::json examine() {
           {"isa_used", isa_name(best_isa())},
           {"memory_total_bytes", memory.total_bytes},
           {"memory_available_bytes", memory.available_bytes},
-          {"nvidia_gpus", nvidia_gpus()},
-          {"cuda", false}};
+          {"cuda", examine_gpus()}};
+}
+
+void print_gpus(const nlohmann::json& cuda) {
+  int index = 0;
+  for (const auto& gpu : cuda["gpus"]) {
+    fmt::print("GPU      cuda:{}  {}, {}, {} of {} free\n", index++, gpu["name"].get<std::string>(),
+               gpu["architecture"].get<std::string>(),
+               human_bytes(gpu["memory_available_bytes"].get<double>()),
+               human_bytes(gpu["memory_total_bytes"].get<double>()));
+  }
+  if (cuda.contains("driver_version")) {
+    const auto version = [&](const char* name) {
+      const int number = cuda[name].get<int>();
+      return fmt::format("{}.{}", number / 1000, number % 1000 / 10);
+    };
+    const bool driver = cuda["driver_version"].get<int>() > 0;
+    fmt::print("CUDA     {} (built with {}, {})\n", cuda["library"].get<std::string>(),
+               version("runtime_version"),
+               driver ? "the driver knows " + version("driver_version") : "no NVIDIA driver here");
+  }
+  if (cuda.contains("problem")) {
+    fmt::print("GPU      not used: {}\n", cuda["problem"].get<std::string>());
+  }
 }
 
 void print(const nlohmann::json& found) {
@@ -49,11 +84,10 @@ void print(const nlohmann::json& found) {
   fmt::print("kernels  {} (used: {})\n", isas, found["isa_used"].get<std::string>());
   fmt::print("memory   {}, {} available\n", human_bytes(found["memory_total_bytes"].get<double>()),
              human_bytes(found["memory_available_bytes"].get<double>()));
-  const size_t gpus = found["nvidia_gpus"].size();
-  fmt::print("GPU      {}; this build runs on the CPU only\n",
-             gpus == 0 ? "no NVIDIA GPU" : fmt::format("{} NVIDIA GPU(s)", gpus));
-  fmt::print("\nEverything runs on: cpu ({} threads, {})\n", found["threads"].get<int>(),
-             found["isa_used"].get<std::string>());
+  print_gpus(found["cuda"]);
+  const bool gpu = found["cuda"]["usable"].get<bool>();
+  fmt::print("\nEverything runs on: cpu ({} threads, {}){}\n", found["threads"].get<int>(),
+             found["isa_used"].get<std::string>(), gpu ? " and on cuda" : "");
 }
 
 int examine_model(const std::string& path, nlohmann::json& found) {

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "dense/embedding/embedding_cuda.h"
+#include "device/cuda/cuda_queue.h"
 #include "tensor/shape_check.h"
 
 namespace triax::dense {
@@ -44,6 +46,20 @@ void read_row(const MatrixView& table, int64_t row, float* out) {
   }
 }
 
+Status embed_cuda(const Device& device, std::span<const int32_t> ids, const MatrixView& table,
+                  TensorView out) {
+  const Result<const int32_t*> staged = device.cuda->stage(ids);
+  if (!staged.ok()) {
+    return staged.status();
+  }
+  const EmbedCuda cuda = {.ids = *staged,
+                          .count = static_cast<int64_t>(ids.size()),
+                          .table = table,
+                          .out = out.data<float>(),
+                          .out_stride = out.stride(0)};
+  return device.cuda->launch("triax_cuda_embed", &cuda);
+}
+
 }  // namespace
 
 Status embed(const Device& device, std::span<const int32_t> ids, const MatrixView& table,
@@ -63,6 +79,9 @@ Status embed(const Device& device, std::span<const int32_t> ids, const MatrixVie
   }
   if (ids.empty() || table.cols == 0) {
     return {};
+  }
+  if (device.backend == Backend::kCuda) {
+    return embed_cuda(device, ids, table, out);
   }
   float* rows = out.data<float>();
   const auto copy = [&](int64_t begin, int64_t end, int) {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <vector>
 
+#include "testing/mirror.h"
 #include "testing/testing.h"
 
 namespace triax::dense {
@@ -15,9 +16,16 @@ using triax::testing::GuardedOutput;
 using triax::testing::random_matrix;
 using triax::testing::TestDevice;
 
+Status mirrored(const Device& device, std::span<const int32_t> ids, MatrixView table,
+                TensorView out) {
+  triax::testing::Mirror mirror(device);
+  mirror.in(&table).out(&out);
+  return mirror.run([&] { return embed(device, ids, table, out); });
+}
+
 class Embedding : public ::testing::TestWithParam<TestDevice> {
  protected:
-  OwnedDevice device_{GetParam().backend, GetParam().isa, GetParam().threads};
+  OwnedDevice device_ = GetParam().open();
 };
 
 INSTANTIATE_TEST_SUITE_P(Devices, Embedding, ::testing::ValuesIn(triax::testing::test_devices()),
@@ -35,7 +43,7 @@ TEST_P(Embedding, CopiesExactlyTheNamedRows) {
         ids.push_back(static_cast<int32_t>(t * 37 % 50));
       }
       GuardedOutput out(count, cols, cols + 5, 3);
-      ASSERT_TRUE(embed(device_, ids, table.view, out.view()).ok());
+      ASSERT_TRUE(mirrored(device_, ids, table.view, out.view()).ok());
       EXPECT_TRUE(out.guards_intact());
       std::vector<float> row(static_cast<size_t>(cols));
       for (int64_t t = 0; t < count; ++t) {
@@ -53,7 +61,7 @@ TEST_P(Embedding, TakesAnyWidthOfPlainFormats) {
     const OwnedMatrix table = random_matrix(MatrixFormat::kBf16, 3, cols, 2);
     const std::vector<int32_t> ids = {2, 0, 2};
     GuardedOutput out(3, cols);
-    ASSERT_TRUE(embed(device_, ids, table.view, out.view()).ok());
+    ASSERT_TRUE(mirrored(device_, ids, table.view, out.view()).ok());
     std::vector<float> row(static_cast<size_t>(cols));
     dequantize_row(table.view, 2, row.data());
     EXPECT_TRUE(triax::testing::bitwise_equal(out.view().rows(2, 3),
@@ -66,7 +74,7 @@ TEST_P(Embedding, NamesTheIdThatIsOutOfRangeAndWritesNothing) {
   for (const int32_t bad : {-1, 10, 1 << 30}) {
     const std::vector<int32_t> ids = {0, 9, bad};
     GuardedOutput out(3, 32);
-    const Status status = embed(device_, ids, table.view, out.view());
+    const Status status = mirrored(device_, ids, table.view, out.view());
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
     EXPECT_EQ(status.message(), "embed: ids[2] is " + std::to_string(bad) + ", expected 0 to 9");
     EXPECT_TRUE(std::isnan(out.view().data<float>()[0]));

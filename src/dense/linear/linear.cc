@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "dense/linear/linear_internal.h"
 #include "dense/linear/linear_kernels.h"
 #include "dense/linear/linear_reference.h"
 #include "tensor/shape_check.h"
@@ -372,6 +373,9 @@ Status linear(const Device& device, std::span<const Product> products, Activatio
       linear_internal::linear_reference(*device.threads, product, activations);
     }
     return {};
+  }
+  if (device.backend == Backend::kCuda) {
+    return linear_internal::linear_cuda(device, products, activations);
   }
   const Kernels kernels = kernels_of(device.isa);
   Plan(device, kernels, products, activations).run();

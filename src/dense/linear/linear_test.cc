@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "dense/linear/linear_reference.h"
+#include "testing/mirror.h"
 #include "testing/testing.h"
 
 namespace triax::dense {
@@ -19,6 +20,20 @@ namespace {
 
 using testing::GuardedOutput;
 using testing::TestDevice;
+
+Status mirrored(const Device& device, std::span<const Product> products,
+                Activations activations = Activations::kF32) {
+  testing::Mirror mirror(device);
+  std::vector<Product> list(products.begin(), products.end());
+  for (Product& product : list) {
+    mirror.in(&product.in).in(&product.weight).out(&product.out);
+  }
+  return mirror.run([&] { return linear(device, list, activations); });
+}
+Status mirrored(const Device& device, const Product& product,
+                Activations activations = Activations::kF32) {
+  return mirrored(device, std::span(&product, 1), activations);
+}
 
 constexpr MatrixFormat kFormats[] = {MatrixFormat::kF32, MatrixFormat::kF16, MatrixFormat::kBf16,
                                      MatrixFormat::kMxfp4, MatrixFormat::kInt8};
@@ -127,8 +142,7 @@ void expect_close(const Product& product, Activations activations) {
 
 class LinearTest : public ::testing::TestWithParam<TestDevice> {
  protected:
-  LinearTest() : device_(GetParam().backend, GetParam().isa, GetParam().threads) {}
-  OwnedDevice device_;
+  OwnedDevice device_ = GetParam().open();
 };
 
 INSTANTIATE_TEST_SUITE_P(Devices, LinearTest, ::testing::ValuesIn(testing::test_devices()),
@@ -137,6 +151,36 @@ INSTANTIATE_TEST_SUITE_P(Devices, LinearTest, ::testing::ValuesIn(testing::test_
 struct Shape {
   int64_t tokens, rows, cols;
 };
+
+// Each operand is within 2^-9 of itself, a sum's terms within 2^-8 and a little.
+TEST_P(LinearTest, Bf16OperandsOfAGpuStayWithinTheirBound) {
+  if (GetParam().backend != Backend::kCuda) {
+    GTEST_SKIP() << "a CPU takes activations as they are";
+  }
+  for (MatrixFormat format : kFormats) {
+    for (const Shape& shape : {Shape{1, 40, 256}, Shape{4, 33, 128}, Shape{5, 64, 96},
+                               Shape{33, 128, 256}, Shape{200, 72, 1024}, Shape{9, 31, 64}}) {
+      const OwnedMatrix weight = testing::random_matrix(format, shape.rows, shape.cols, 81, 0.1);
+      const Tensor in = testing::random_tensor({shape.tokens, shape.cols}, 82);
+      Tensor out = Tensor::f32({shape.tokens, shape.rows});
+      ASSERT_TRUE(mirrored(device_, {in.view(), weight.view, out.view()}, Activations::kBf16).ok());
+      std::vector<float> w(static_cast<size_t>(shape.cols));
+      for (int64_t i = 0; i < shape.tokens * shape.rows; ++i) {
+        dequantize_row(weight.view, i % shape.rows, w.data());
+        const float* x = in.data<float>() + i / shape.rows * shape.cols;
+        double sum = 0.0;
+        double size = 0.0;
+        for (size_t c = 0; c < w.size(); ++c) {
+          sum += static_cast<double>(x[c]) * static_cast<double>(w[c]);
+          size += std::fabs(static_cast<double>(x[c]) * static_cast<double>(w[c]));
+        }
+        ASSERT_LE(std::fabs(static_cast<double>(out.data<float>()[i]) - sum),
+                  size * (0x1.01p-8 + static_cast<double>(shape.cols) * kRounding))
+            << matrix_format_name(format) << " T=" << shape.tokens << " at " << i;
+      }
+    }
+  }
+}
 
 constexpr Shape kPlainShapes[] = {{1, 1, 1},    {1, 5, 63},   {2, 63, 100},   {3, 33, 257},
                                   {4, 17, 64},  {5, 1, 1},    {5, 31, 7},     {6, 33, 100},
@@ -160,7 +204,7 @@ TEST_P(LinearTest, MatchesSumsInDoubleForEveryFormatShapeStrideAndAlignment) {
         const Input in(shape.tokens, shape.cols, 2);
         GuardedOutput out(shape.tokens, shape.rows, shape.rows + 5, 3);
         const Product product = {in.view(), weight.view(), out.view()};
-        ASSERT_TRUE(linear(device_, product, activations).ok());
+        ASSERT_TRUE(mirrored(device_, product, activations).ok());
         expect_close(product, activations);
         EXPECT_TRUE(out.guards_intact());
       }
@@ -184,9 +228,9 @@ TEST_P(LinearTest, UnitVectorsGiveTheDequantisedWeightsExactly) {
         Tensor out = Tensor::f32({cols, kRows});
         for (int64_t t = 0; t < cols; t += tokens) {
           const int64_t end = std::min(cols, t + tokens);
-          ASSERT_TRUE(linear(device_,
-                             {in.view().rows(t, end), weight.view(), out.view().rows(t, end)},
-                             activations)
+          ASSERT_TRUE(mirrored(device_,
+                               {in.view().rows(t, end), weight.view(), out.view().rows(t, end)},
+                               activations)
                           .ok());
         }
         for (int64_t r = 0; r < kRows; ++r) {
@@ -220,7 +264,7 @@ TEST_P(LinearTest, EveryNibbleAtEveryOrdinaryScaleIsExact) {
         in.data<float>()[t * kCols + c] = 1.0f;
       }
       Tensor out = Tensor::f32({tokens, 2});
-      ASSERT_TRUE(linear(device_, {in.view(), weight.view(), out.view()}).ok());
+      ASSERT_TRUE(mirrored(device_, {in.view(), weight.view(), out.view()}).ok());
       for (int64_t r = 0; r < 2; ++r) {
         dequantize_row(weight.view(), r, expected.data());
         ASSERT_EQ(out.data<float>()[(tokens - 1) * 2 + r], expected[static_cast<size_t>(c)]);
@@ -230,6 +274,9 @@ TEST_P(LinearTest, EveryNibbleAtEveryOrdinaryScaleIsExact) {
 }
 
 TEST_P(LinearTest, RoundedActivationsMatchTheReferenceUpToTheOrderOfSums) {
+  if (GetParam().backend == Backend::kCuda) {
+    GTEST_SKIP() << "a GPU takes activations as they are";
+  }
   const OwnedDevice reference(Backend::kReference, Isa::kPortable, 1);
   for (MatrixFormat format : {MatrixFormat::kMxfp4, MatrixFormat::kInt8}) {
     for (int64_t tokens : {3, 21}) {
@@ -240,8 +287,10 @@ TEST_P(LinearTest, RoundedActivationsMatchTheReferenceUpToTheOrderOfSums) {
       Tensor expected = Tensor::f32({tokens, kRows});
       Tensor out = Tensor::f32({tokens, kRows});
       ASSERT_TRUE(
-          linear(reference, {in.view(), weight.view(), expected.view()}, Activations::kInt8).ok());
-      ASSERT_TRUE(linear(device_, {in.view(), weight.view(), out.view()}, Activations::kInt8).ok());
+          mirrored(reference, {in.view(), weight.view(), expected.view()}, Activations::kInt8)
+              .ok());
+      ASSERT_TRUE(
+          mirrored(device_, {in.view(), weight.view(), out.view()}, Activations::kInt8).ok());
       std::vector<float> w(kCols);
       std::vector<float> x(kCols);
       for (int64_t t = 0; t < tokens; ++t) {
@@ -323,15 +372,15 @@ TEST_P(LinearTest, AListGivesTheBitsOfItsProductsOneByOneInAnyOrderAndThreadCoun
     ProductList together(11);
     ProductList alone(11);
     ProductList reversed(11);
-    ASSERT_TRUE(linear(device_, together.products(), activations).ok());
+    ASSERT_TRUE(mirrored(device_, together.products(), activations).ok());
     for (const Product& product : together.products()) {
       expect_close(product, activations);
     }
-    const OwnedDevice other(GetParam().backend, GetParam().isa, 5);
+    const OwnedDevice other = GetParam().open(5);
     for (const Product& product : alone.products()) {
-      ASSERT_TRUE(linear(other, product, activations).ok());
+      ASSERT_TRUE(mirrored(other, product, activations).ok());
     }
-    ASSERT_TRUE(linear(device_, reversed.products(true), activations).ok());
+    ASSERT_TRUE(mirrored(device_, reversed.products(true), activations).ok());
     for (size_t i = 0; i < together.out.size(); ++i) {
       EXPECT_TRUE(testing::bitwise_equal(together.out[i], alone.out[i])) << i;
       EXPECT_TRUE(testing::bitwise_equal(together.out[i], reversed.out[i])) << i;
@@ -351,9 +400,9 @@ TEST_P(LinearTest, ARowsBitsDoNotDependOnTheOtherRowsOnItsSideOfTheDecodeLimit) 
       Tensor ones = Tensor::f32({kTokens, kRows});
       Tensor part = Tensor::f32({kTokens, kRows});
       const auto run = [&](int64_t begin, int64_t end, Tensor& out) {
-        return linear(device_,
-                      {in.view().rows(begin, end), weight.view(), out.view().rows(begin, end)},
-                      activations)
+        return mirrored(device_,
+                        {in.view().rows(begin, end), weight.view(), out.view().rows(begin, end)},
+                        activations)
             .ok();
       };
       ASSERT_TRUE(run(0, kTokens, whole));
@@ -378,7 +427,7 @@ TEST_P(LinearTest, ARowsBitsDoNotDependOnTheOtherRowsOnItsSideOfTheDecodeLimit) 
       // Outputs do not depend on how many rows of W the product has.
       const MatrixView few = weight.view().row_range(41, 60);
       Tensor narrow = Tensor::f32({kTokens, 19});
-      ASSERT_TRUE(linear(device_, {in.view(), few, narrow.view()}, activations).ok());
+      ASSERT_TRUE(mirrored(device_, {in.view(), few, narrow.view()}, activations).ok());
       ASSERT_TRUE(testing::bitwise_equal(whole.view().slice(1, 41, 60), narrow));
     }
   }
@@ -389,14 +438,14 @@ TEST_P(LinearTest, EmptySizesAreFine) {
     const OwnedMatrix weight = make_matrix(MatrixFormat::kInt8, shape.rows, shape.cols);
     Tensor in = Tensor::f32({shape.tokens, shape.cols});
     Tensor out = Tensor::f32({shape.tokens, shape.rows});
-    EXPECT_TRUE(linear(device_, {in.view(), weight.view, out.view()}).ok());
+    EXPECT_TRUE(mirrored(device_, {in.view(), weight.view, out.view()}).ok());
   }
-  EXPECT_TRUE(linear(device_, std::span<const Product>()).ok());
+  EXPECT_TRUE(mirrored(device_, std::span<const Product>()).ok());
   const OwnedMatrix weight = make_matrix(MatrixFormat::kF32, 6, 0);
   for (int64_t tokens : {2, 9}) {
     Tensor in = Tensor::f32({tokens, 0});
     GuardedOutput out(tokens, 6, 8);
-    EXPECT_TRUE(linear(device_, {in.view(), weight.view, out.view()}).ok());
+    EXPECT_TRUE(mirrored(device_, {in.view(), weight.view, out.view()}).ok());
     EXPECT_TRUE(out.guards_intact());
     for (int64_t i = 0; i < tokens * 6; ++i) {
       EXPECT_EQ(out.view().data<float>()[i / 6 * 8 + i % 6], 0.0f);
@@ -422,7 +471,7 @@ TEST_P(LinearTest, ExtremeIntegersDoNotSaturate) {
         std::fill_n(in.data<float>(), tokens * kCols, 127.0f * static_cast<float>(sign));
         Tensor out = Tensor::f32({tokens, 33});
         for (Activations activations : {Activations::kF32, Activations::kInt8}) {
-          ASSERT_TRUE(linear(device_, {in.view(), source.view, out.view()}, activations).ok());
+          ASSERT_TRUE(mirrored(device_, {in.view(), source.view, out.view()}, activations).ok());
           for (int64_t i = 0; i < tokens * 33; ++i) {
             ASSERT_EQ(static_cast<double>(out.data<float>()[i]), weight * 127.0 * sign * kCols);
           }
@@ -445,7 +494,7 @@ TEST_P(LinearTest, NotANumberStaysInItsRowAndExtremeScalesStayFiniteOrNaN) {
       Input in(tokens, kCols, 32);
       in.row(1)[70] = std::numeric_limits<float>::quiet_NaN();
       Tensor out = Tensor::f32({tokens, kRows});
-      ASSERT_TRUE(linear(device_, {in.view(), weight.view(), out.view()}, activations).ok());
+      ASSERT_TRUE(mirrored(device_, {in.view(), weight.view(), out.view()}, activations).ok());
       for (int64_t t = 0; t < tokens; ++t) {
         for (int64_t r = 0; r < kRows; ++r) {
           const float found = out.data<float>()[t * kRows + r];
@@ -471,7 +520,7 @@ TEST_P(LinearTest, InfiniteActivationsGiveNoFiniteResult) {
     in.row(0)[40] = std::numeric_limits<float>::infinity();
     Tensor out = Tensor::f32({tokens, 7});
     for (Activations activations : {Activations::kF32, Activations::kInt8}) {
-      ASSERT_TRUE(linear(device_, {in.view(), weight.view(), out.view()}, activations).ok());
+      ASSERT_TRUE(mirrored(device_, {in.view(), weight.view(), out.view()}, activations).ok());
       for (int64_t r = 0; r < 7; ++r) {
         EXPECT_FALSE(std::isfinite(out.data<float>()[r]));
       }
@@ -486,7 +535,8 @@ TEST_P(LinearTest, ZeroAndTinyActivationsAreFinite) {
       Tensor in = Tensor::f32({tokens, 96});
       std::fill_n(in.data<float>(), tokens * 96, magnitude);
       Tensor out = Tensor::f32({tokens, 9});
-      ASSERT_TRUE(linear(device_, {in.view(), weight.view(), out.view()}, Activations::kInt8).ok());
+      ASSERT_TRUE(
+          mirrored(device_, {in.view(), weight.view(), out.view()}, Activations::kInt8).ok());
       for (int64_t i = 0; i < tokens * 9; ++i) {
         EXPECT_LE(std::fabs(out.data<float>()[i]), 1e-30f);
       }
@@ -507,7 +557,7 @@ TEST_P(LinearTest, IllConditionedSumsStayWithinTheirBound) {
       }
       Tensor out = Tensor::f32({tokens, 21});
       const Product product = {in.view(), weight.view(), out.view()};
-      ASSERT_TRUE(linear(device_, product).ok());
+      ASSERT_TRUE(mirrored(device_, product).ok());
       expect_close(product, Activations::kF32);
     }
   }

@@ -41,6 +41,9 @@ Status rms_norm(const Device& device, const RmsNormArgs& args) {
     internal::rms_norm_reference(args);
     return {};
   }
+  if (device.backend == Backend::kCuda) {
+    return internal::rms_norm_cuda(device, args);
+  }
   const internal::RmsNormRow kernel = row_kernel(device.isa);
   const float* in = args.in.data<float>();
   const float* weight = args.weight.data<float>();

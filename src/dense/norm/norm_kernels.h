@@ -17,5 +17,6 @@ void rms_norm_row_avx2(const float* in, const float* weight, float eps, int64_t 
 void rms_norm_row_avx512(const float* in, const float* weight, float eps, int64_t size, float* out);
 
 void rms_norm_reference(const RmsNormArgs& args);
+Status rms_norm_cuda(const Device& device, const RmsNormArgs& args);
 
 }  // namespace triax::dense::internal

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "testing/mirror.h"
 #include "testing/testing.h"
 
 namespace triax::dense {
@@ -12,11 +13,17 @@ using triax::testing::GuardedOutput;
 using triax::testing::random_tensor;
 using triax::testing::TestDevice;
 
+Status mirrored(const Device& device, RmsNormArgs args) {
+  triax::testing::Mirror mirror(device);
+  mirror.in(&args.in).in(&args.weight).out(&args.out);
+  return mirror.run([&] { return rms_norm(device, args); });
+}
+
 constexpr double kEps = 0x1.0p-24;  // half an ulp of float, relative
 
 class RmsNorm : public ::testing::TestWithParam<TestDevice> {
  protected:
-  OwnedDevice device_{GetParam().backend, GetParam().isa, GetParam().threads};
+  OwnedDevice device_ = GetParam().open();
 };
 
 INSTANTIATE_TEST_SUITE_P(Devices, RmsNorm, ::testing::ValuesIn(triax::testing::test_devices()),
@@ -46,7 +53,7 @@ TEST_P(RmsNorm, IsTheFormulaForEverySize) {
       const Tensor in = random_tensor({rows, size}, 1);
       const Tensor weight = random_tensor({size}, 2);
       GuardedOutput out(rows, size, size + 3, 1);
-      ASSERT_TRUE(rms_norm(device_, {in, weight, 1e-5f, out.view()}).ok());
+      ASSERT_TRUE(mirrored(device_, {in, weight, 1e-5f, out.view()}).ok());
       EXPECT_TRUE(out.guards_intact());
       expect_close(in, weight.data<float>(), 1e-5f, out.view());
     }
@@ -59,7 +66,7 @@ TEST_P(RmsNorm, ReadsStridedAndMisalignedRows) {
   const Tensor weights = random_tensor({101}, 4);
   const ConstTensorView weight = weights.view().slice(0, 1, 101);
   GuardedOutput out(9, 100, 111, 3);
-  ASSERT_TRUE(rms_norm(device_, {in, weight, 1e-6f, out.view()}).ok());
+  ASSERT_TRUE(mirrored(device_, {in, weight, 1e-6f, out.view()}).ok());
   EXPECT_TRUE(out.guards_intact());
   expect_close(in, weight.data<float>(), 1e-6f, out.view());
 }
@@ -69,13 +76,13 @@ TEST_P(RmsNorm, HoldsItsBoundForExtremeInputs) {
     const Tensor in = random_tensor({3, 200}, 5, scale);
     const Tensor weight = random_tensor({200}, 6);
     GuardedOutput out(3, 200);
-    ASSERT_TRUE(rms_norm(device_, {in, weight, 1e-5f, out.view()}).ok());
+    ASSERT_TRUE(mirrored(device_, {in, weight, 1e-5f, out.view()}).ok());
     expect_close(in, weight.data<float>(), 1e-5f, out.view());
   }
   Tensor zero = Tensor::f32({1, 40});
   const Tensor weight = random_tensor({40}, 7);
   GuardedOutput out(1, 40);
-  ASSERT_TRUE(rms_norm(device_, {zero, weight, 1e-5f, out.view()}).ok());
+  ASSERT_TRUE(mirrored(device_, {zero, weight, 1e-5f, out.view()}).ok());
   for (int64_t d = 0; d < 40; ++d) {
     EXPECT_EQ(out.view().data<float>()[d], 0.0f);
   }
@@ -85,8 +92,8 @@ TEST_P(RmsNorm, WorksInPlace) {
   Tensor in = random_tensor({70, 333}, 8);
   const Tensor weight = random_tensor({333}, 9);
   GuardedOutput out(70, 333);
-  ASSERT_TRUE(rms_norm(device_, {in, weight, 1e-5f, out.view()}).ok());
-  ASSERT_TRUE(rms_norm(device_, {in, weight, 1e-5f, in}).ok());
+  ASSERT_TRUE(mirrored(device_, {in, weight, 1e-5f, out.view()}).ok());
+  ASSERT_TRUE(mirrored(device_, {in, weight, 1e-5f, in}).ok());
   EXPECT_TRUE(triax::testing::bitwise_equal(in, out.view()));
 }
 
@@ -94,13 +101,13 @@ TEST_P(RmsNorm, GivesTheSameBitsForAnySplitAndThreadCount) {
   const Tensor in = random_tensor({63, 777}, 10);
   const Tensor weight = random_tensor({777}, 11);
   GuardedOutput whole(63, 777);
-  ASSERT_TRUE(rms_norm(device_, {in, weight, 1e-5f, whole.view()}).ok());
-  OwnedDevice other(GetParam().backend, GetParam().isa, 2);
+  ASSERT_TRUE(mirrored(device_, {in, weight, 1e-5f, whole.view()}).ok());
+  OwnedDevice other = GetParam().open(2);
   GuardedOutput parts(63, 777);
   for (int64_t begin = 0; begin < 63; begin += 10) {
     const int64_t end = std::min<int64_t>(63, begin + 10);
     ASSERT_TRUE(
-        rms_norm(other, {in.view().rows(begin, end), weight, 1e-5f, parts.view().rows(begin, end)})
+        mirrored(other, {in.view().rows(begin, end), weight, 1e-5f, parts.view().rows(begin, end)})
             .ok());
   }
   EXPECT_TRUE(triax::testing::bitwise_equal(whole.view(), parts.view()));

@@ -44,6 +44,9 @@ Status attn_res(const Device& device, const AttnResArgs& args) {
   if (!shapes.ok()) {
     return shapes.status();
   }
+  if (device.backend == Backend::kCuda) {
+    return attn_res_cuda(device, args);
+  }
   if (device.backend == Backend::kReference) {
     attn_res_reference(args);
   } else {
@@ -64,6 +67,9 @@ Status attn_res_bank(const Device& device, const AttnResBankArgs& args) {
   if (!shapes.ok()) {
     return shapes.status();
   }
+  if (device.backend == Backend::kCuda) {
+    return attn_res_bank_cuda(device, args);
+  }
   if (device.backend == Backend::kReference) {
     attn_res_bank_reference(args);
   } else {
@@ -83,6 +89,9 @@ Status attn_res_merge(const Device& device, const AttnResMergeArgs& args) {
   check_eps(shapes, args.eps);
   if (!shapes.ok()) {
     return shapes.status();
+  }
+  if (device.backend == Backend::kCuda) {
+    return attn_res_merge_cuda(device, args);
   }
   if (device.backend == Backend::kReference) {
     attn_res_merge_reference(args);

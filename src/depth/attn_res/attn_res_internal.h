@@ -17,6 +17,11 @@ void attn_res_bank_cpu(const Device& device, const AttnResKernels& kernels,
 void attn_res_merge_cpu(const Device& device, const AttnResKernels& kernels,
                         const AttnResMergeArgs& args);
 
+/// Errors     kInvalidArgument for more sources than a launch can carry
+Status attn_res_cuda(const Device& device, const AttnResArgs& args);
+Status attn_res_bank_cuda(const Device& device, const AttnResBankArgs& args);
+Status attn_res_merge_cuda(const Device& device, const AttnResMergeArgs& args);
+
 /// Row t of a [T, D] float32 view.
 inline const float* row(const ConstTensorView& view, int64_t t) {
   return static_cast<const float*>(view.raw()) + t * view.stride(0);

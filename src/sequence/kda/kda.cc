@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "sequence/kda/kda_internal.h"
 #include "sequence/kda/kda_kernels.h"
 #include "sequence/ragged.h"
 #include "tensor/shape_check.h"
@@ -158,12 +159,15 @@ int64_t heads_of_task(int64_t heads, int64_t further_tokens, int threads) {
 }  // namespace
 
 Status kda(const Device& device, const KdaArgs& args) {
-  if (Status s = check_arguments(args, *device.workspace); !s.ok()) {
+  if (Status s = check_arguments(args, device.host_scratch()); !s.ok()) {
     return s;
   }
   const KdaProblem problem = problem_of(args);
   if (args.cu_seqlens.back() == 0 || problem.values == 0 || problem.heads == 0) {
     return {};
+  }
+  if (device.backend == Backend::kCuda) {
+    return kda_cuda(device, args);
   }
   const KdaKernel kernel = pick(device, kda_reference, kda_portable, kda_avx2, kda_avx512);
   Workspace::Scope scope(*device.workspace);
@@ -196,6 +200,9 @@ Status kda_output(const Device& device, const KdaOutputArgs& args) {
       .f32("out", args.out, {"T", "H", "V"});
   if (!shapes.ok()) {
     return shapes.status();
+  }
+  if (device.backend == Backend::kCuda) {
+    return args.out.elements() == 0 ? Status() : kda_output_cuda(device, args);
   }
   const KdaOutputProblem problem{.heads = shapes["H"],
                                  .values = shapes["V"],

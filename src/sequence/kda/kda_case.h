@@ -38,6 +38,9 @@ struct KdaShape {
 /// Normal inputs, moderate gates, a state of normal numbers in every slot.
 KdaCase random_case(const KdaShape& shape, uint64_t seed);
 
+/// kda on copies of the arrays in the device's memory.
+Status mirrored(const Device& device, KdaArgs args);
+
 struct KdaResult {
   Tensor out, states;
 };

@@ -5,6 +5,8 @@
 
 #include <cmath>
 
+#include "testing/mirror.h"
+
 namespace triax::sequence {
 namespace {
 
@@ -207,11 +209,18 @@ KdaCase random_case(const KdaShape& shape, uint64_t seed) {
   return c;
 }
 
+Status mirrored(const Device& device, KdaArgs args) {
+  testing::Mirror mirror(device);
+  mirror.in(&args.q).in(&args.k).in(&args.v).in(&args.decay_logit).in(&args.beta_logit);
+  mirror.in(&args.a_log).in(&args.dt_bias).out(&args.states).out(&args.out);
+  return mirror.run([&] { return kda(device, args); });
+}
+
 KdaResult run(const Device& device, const KdaCase& c) {
   KdaResult result{Tensor::f32({c.q.size(0), c.heads, c.values}), copy_of(c.states)};
   std::fill_n(result.out.data<float>(), result.out.view().elements(),
               std::numeric_limits<float>::quiet_NaN());
-  const Status status = kda(device, c.args(result.states, result.out));
+  const Status status = mirrored(device, c.args(result.states, result.out));
   check(status.ok(), status.message());
   return result;
 }

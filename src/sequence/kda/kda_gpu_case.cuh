@@ -44,8 +44,8 @@ struct Truth {
 };
 
 /// Four threads a value row, 32 channels each; 512 threads a block, one block.
-__global__ void __launch_bounds__(512) recurrence(KdaPrefillCuda args, int64_t first, int64_t count, int64_t head,
-                           Truth truth) {
+__global__ void __launch_bounds__(512)
+    recurrence(KdaPrefillCuda args, int64_t first, int64_t count, int64_t head, Truth truth) {
   const int row = static_cast<int>(threadIdx.x) / 4;
   const int part = static_cast<int>(threadIdx.x) % 4;
   __shared__ double q[kDim], k[kDim], decay[kDim], norms[2];
@@ -196,9 +196,9 @@ struct Case {
     const size_t at = sequence * state_size() + static_cast<size_t>(head * kDim * kDim);
     const int64_t count = lengths[sequence];
     GpuArray<double> out_truth(static_cast<size_t>(count * kDim));
-    GpuArray<double> state_truth(std::vector<double>(
-        initial.begin() + static_cast<int64_t>(at),
-        initial.begin() + static_cast<int64_t>(at) + kDim * kDim));
+    GpuArray<double> state_truth(
+        std::vector<double>(initial.begin() + static_cast<int64_t>(at),
+                            initial.begin() + static_cast<int64_t>(at) + kDim * kDim));
     recurrence<<<1, 512>>>(args, boundaries[sequence], count, head,
                            {out_truth.data(), state_truth.data()});
     testing::gpu_check(cudaGetLastError(), "recurrence");

@@ -15,7 +15,7 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 class KdaInvariance : public ::testing::TestWithParam<TestDevice> {
  protected:
-  OwnedDevice device_{GetParam().backend, GetParam().isa, GetParam().threads};
+  OwnedDevice device_ = GetParam().open();
 };
 
 std::vector<int64_t> awkward_lengths() { return {1, 2, 15, 16, 17, 63, 64, 65, 0, 127, 129}; }
@@ -40,7 +40,7 @@ TEST_P(KdaInvariance, TheThreadCountDoesNotMatter) {
       random_case({.heads = 3, .keys = 48, .values = 64, .lengths = awkward_lengths()}, 21);
   const KdaResult one = run(device_, c);
   for (int threads : {1, 2, 4}) {
-    OwnedDevice other(GetParam().backend, GetParam().isa, threads);
+    OwnedDevice other = GetParam().open(threads);
     const KdaResult result = run(other, c);
     EXPECT_TRUE(bitwise_equal(one.out, result.out));
     EXPECT_TRUE(bitwise_equal(one.states, result.states));
@@ -52,7 +52,7 @@ TEST_P(KdaInvariance, HowHeadsAreGroupedInDecodeDoesNotMatter) {
       random_case({.heads = 13, .keys = 48, .values = 33, .lengths = {1, 1, 0, 1}}, 26);
   const KdaResult first = run(device_, c);
   for (int threads : {1, 2, 3, 8}) {  // groups of 8, 6, 4 and 1 of 52 heads
-    OwnedDevice other(GetParam().backend, GetParam().isa, threads);
+    OwnedDevice other = GetParam().open(threads);
     const KdaResult result = run(other, c);
     EXPECT_TRUE(bitwise_equal(first.out, result.out));
     EXPECT_TRUE(bitwise_equal(first.states, result.states));

@@ -16,7 +16,7 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 class KdaMemory : public ::testing::TestWithParam<TestDevice> {
  protected:
-  OwnedDevice device_{GetParam().backend, GetParam().isa, GetParam().threads};
+  OwnedDevice device_ = GetParam().open();
 };
 
 /// The same numbers with every token row `pad` floats longer, the rest NaN, `shift` floats in.
@@ -57,7 +57,7 @@ TEST_P(KdaMemory, SlicesOfAFusedTensorGiveTheSameBitsAndInputsStay) {  // fault 
   args.q = part(0);
   args.k = part(1);
   args.v = part(2);
-  ASSERT_TRUE(kda(device_, args).ok());
+  ASSERT_TRUE(mirrored(device_, args).ok());
   EXPECT_TRUE(bitwise_equal(out, plain.out));
   EXPECT_TRUE(bitwise_equal(states, plain.states));
   EXPECT_TRUE(bitwise_equal(fused, before));
@@ -76,7 +76,7 @@ TEST_P(KdaMemory, MisalignedRowsWithPoisonBetweenThemGiveTheSameBits) {  // faul
     args.k = k.view;
     args.v = v.view;
     args.decay_logit = g.view;
-    ASSERT_TRUE(kda(device_, args).ok());
+    ASSERT_TRUE(mirrored(device_, args).ok());
     EXPECT_TRUE(out.guards_intact());
     EXPECT_TRUE(bitwise_equal(
         out.view(), plain.out.view().slice(1, 0, 1).split_last(1, size).rows(0, c.tokens())));
@@ -103,7 +103,7 @@ TEST_P(KdaMemory, AStatePoolWithGapsIsRespected) {
                 data + n * (slot + 8) + i % (c.heads * c.values) * row);
   }
   Tensor out = Tensor::f32({c.tokens(), c.heads, c.values});
-  ASSERT_TRUE(kda(device_, c.args(pool, out)).ok());
+  ASSERT_TRUE(mirrored(device_, c.args(pool, out)).ok());
   EXPECT_TRUE(bitwise_equal(out, plain.out));
   EXPECT_TRUE(bitwise_equal(pool, plain.states));
   for (int64_t i = 0; i < 3 * c.heads * c.values; ++i) {
@@ -121,12 +121,15 @@ TEST_P(KdaMemory, OutMayBeV) {
   Tensor out = copy_of(c.v);
   KdaArgs args = c.args(states, out);
   args.v = out;
-  ASSERT_TRUE(kda(device_, args).ok());
+  ASSERT_TRUE(mirrored(device_, args).ok());
   EXPECT_TRUE(bitwise_equal(out, plain.out));
   EXPECT_TRUE(bitwise_equal(states, plain.states));
 }
 
 TEST_P(KdaMemory, OffsetsBeyond32BitsAreRight) {  // fault 12
+  if (GetParam().backend == Backend::kCuda) {
+    GTEST_SKIP() << "a copy of 17 GB; kda_cuda_gpu_test.cu has the case";
+  }
   const KdaCase c = random_case({.heads = 1, .keys = 64, .values = 64, .lengths = {2, 1}}, 34);
   const KdaResult plain = run(device_, c);
   // Three rows of a lazily mapped tensor, 2^31 + 64 elements apart.
@@ -147,7 +150,7 @@ TEST_P(KdaMemory, OffsetsBeyond32BitsAreRight) {  // fault 12
   args.k = column(1);
   args.v = column(2);
   args.decay_logit = column(3);
-  ASSERT_TRUE(kda(device_, args).ok());
+  ASSERT_TRUE(mirrored(device_, args).ok());
   EXPECT_TRUE(bitwise_equal(column(4), plain.out));
   EXPECT_TRUE(bitwise_equal(states, plain.states));
 }

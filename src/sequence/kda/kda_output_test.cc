@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "sequence/kda/kda.h"
+#include "testing/mirror.h"
 #include "testing/testing.h"
 
 namespace triax::sequence {
@@ -14,6 +15,12 @@ using testing::GuardedOutput;
 using testing::random_tensor;
 using testing::test_devices;
 using testing::TestDevice;
+
+Status mirrored(const Device& device, KdaOutputArgs args) {
+  testing::Mirror mirror(device);
+  mirror.in(&args.in).in(&args.weight).in(&args.gate_logit).out(&args.out);
+  return mirror.run([&] { return kda_output(device, args); });
+}
 
 class KdaOutput : public ::testing::TestWithParam<TestDevice> {
  protected:
@@ -40,7 +47,7 @@ class KdaOutput : public ::testing::TestWithParam<TestDevice> {
     }
   }
 
-  OwnedDevice device_{GetParam().backend, GetParam().isa, GetParam().threads};
+  OwnedDevice device_ = GetParam().open();
 };
 
 TEST_P(KdaOutput, IsTheNormTimesWeightTimesSigmoid) {
@@ -54,10 +61,10 @@ TEST_P(KdaOutput, IsTheNormTimesWeightTimesSigmoid) {
         gate.data<float>()[size] = 200.0f;
       }
       GuardedOutput out(tokens, 3 * size, 3 * size + 5, 3);
-      ASSERT_TRUE(kda_output(device_, {.in = in,
-                                       .weight = weight,
-                                       .gate_logit = gate,
-                                       .out = out.view().split_last(3, size)})
+      ASSERT_TRUE(mirrored(device_, {.in = in,
+                                     .weight = weight,
+                                     .gate_logit = gate,
+                                     .out = out.view().split_last(3, size)})
                       .ok());
       EXPECT_TRUE(out.guards_intact());
       expect_close(in, weight, gate, out.view());
@@ -71,14 +78,13 @@ TEST_P(KdaOutput, OutMayBeInAndTheBatchDoesNotMatter) {
   const Tensor gate = random_tensor({40, 3, 128}, 6);
   Tensor out = Tensor::f32({40, 3, 128});
   for (int64_t t = 0; t < 40; ++t) {
-    ASSERT_TRUE(kda_output(device_, {.in = in.view().rows(t, t + 1),
-                                     .weight = weight,
-                                     .gate_logit = gate.view().rows(t, t + 1),
-                                     .out = out.view().rows(t, t + 1)})
+    ASSERT_TRUE(mirrored(device_, {.in = in.view().rows(t, t + 1),
+                                   .weight = weight,
+                                   .gate_logit = gate.view().rows(t, t + 1),
+                                   .out = out.view().rows(t, t + 1)})
                     .ok());
   }
-  ASSERT_TRUE(
-      kda_output(device_, {.in = in, .weight = weight, .gate_logit = gate, .out = in}).ok());
+  ASSERT_TRUE(mirrored(device_, {.in = in, .weight = weight, .gate_logit = gate, .out = in}).ok());
   EXPECT_TRUE(bitwise_equal(in, out));
 }
 
@@ -87,12 +93,11 @@ TEST_P(KdaOutput, OneTokensHeadsMayFallIntoSeveralTasks) {
   const Tensor weight = random_tensor({128}, 10);
   const Tensor gate = random_tensor({2, 96, 128}, 11);
   Tensor out = Tensor::f32({2, 96, 128});
-  ASSERT_TRUE(
-      kda_output(device_, {.in = in, .weight = weight, .gate_logit = gate, .out = out}).ok());
+  ASSERT_TRUE(mirrored(device_, {.in = in, .weight = weight, .gate_logit = gate, .out = out}).ok());
   expect_close(in, weight, gate, out.view());
-  OwnedDevice other(GetParam().backend, GetParam().isa, 3);
+  OwnedDevice other = GetParam().open(3);
   ASSERT_TRUE(
-      kda_output(other.get(), {.in = in, .weight = weight, .gate_logit = gate, .out = in}).ok());
+      mirrored(other.get(), {.in = in, .weight = weight, .gate_logit = gate, .out = in}).ok());
   EXPECT_TRUE(bitwise_equal(in, out));
 }
 

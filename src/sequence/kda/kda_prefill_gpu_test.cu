@@ -27,9 +27,10 @@ void run(Case& c, int value_rows = 0) {
   ASSERT_TRUE(c.states.guards_intact());
 }
 
-// Relative rms against the recurrence in double. A state rounds its updates (u and k e^G) and what u
-// comes from (S, k e^G) to bf16, 2^-9 / sqrt(3) / 1.4 = 0.8e-3 each for numbers spread over a binade:
-// 2.3e-3 for 8 of them in quadrature, more where little decays and the errors of S - S k add up.
+// Relative rms against the recurrence in double. A state rounds its updates (u and k e^G) and what
+// u comes from (S, k e^G) to bf16, 2^-9 / sqrt(3) / 1.4 = 0.8e-3 each for numbers spread over a
+// binade: 2.3e-3 for 8 of them in quadrature, more where little decays and the errors of S - S k
+// add up.
 constexpr double kOut = 4e-3;
 constexpr double kState = 3e-3;
 constexpr double kOutNoDecay = 4.5e-3;
@@ -231,7 +232,8 @@ TEST_F(KdaPrefill, StatesHandedOutAreThoseOfACutRun) {
   const std::vector<float> handed = pool.get();
   c.args.request_begin = nullptr;
   const auto expect_slot = [&](size_t at, size_t sequence, int64_t end) {
-    GpuArray<int64_t> cut(std::vector<int64_t>{c.boundaries[sequence], c.boundaries[sequence] + end});
+    GpuArray<int64_t> cut(
+        std::vector<int64_t>{c.boundaries[sequence], c.boundaries[sequence] + end});
     GpuArray<int32_t> own(std::vector<int32_t>{static_cast<int32_t>(sequence)});
     c.states.set(initial);
     c.args.states_in = c.args.states_out = c.states.data();
@@ -374,7 +376,8 @@ TEST_F(KdaPrefill, RefusesWhatItCannotTake) {
     return triax_cuda_kda_prefill(&c.args, 0, nullptr) == cudaErrorInvalidValue;
   };
   EXPECT_TRUE(refused([](KdaPrefillCuda& a) { a.q.token += 1; }));
-  EXPECT_TRUE(refused([](KdaPrefillCuda& a) { a.v.data = static_cast<const Bf16*>(a.v.data) + 1; }));
+  EXPECT_TRUE(
+      refused([](KdaPrefillCuda& a) { a.v.data = static_cast<const Bf16*>(a.v.data) + 1; }));
   EXPECT_TRUE(refused([](KdaPrefillCuda& a) { a.cu_seqlens_bits = 16; }));
   EXPECT_TRUE(refused([](KdaPrefillCuda& a) { a.lower_bound = 0.0f; }));
 }

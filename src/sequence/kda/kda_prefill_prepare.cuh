@@ -249,8 +249,8 @@ __device__ void triangles(Stage<kRows>& stage, int rows, int lane) {
         const float beta = stage.token[2][i];
         const float* li = &l[tile][2 * half];
         const float* pi = &p[tile][2 * half];
-        *reinterpret_cast<float2*>(&stage.t[i * kTriangle + j]) = {
-            j < i ? beta * li[0] : 0.0f, j + 1 < i ? beta * li[1] : 0.0f};
+        *reinterpret_cast<float2*>(&stage.t[i * kTriangle + j]) = {j < i ? beta * li[0] : 0.0f,
+                                                                   j + 1 < i ? beta * li[1] : 0.0f};
         *reinterpret_cast<uint32_t*>(&stage.p[i * kTriangle + j]) =
             ptx::pack(j <= i ? pi[0] : 0.0f, j + 1 <= i ? pi[1] : 0.0f);
       }
@@ -375,7 +375,7 @@ __device__ void invert(Stage<kRows>& stage, int lane) {
   float result[4] = {};
   multiply_blocks(result, lower + 8, spare, lane);  // A22 (L21 A11)
   *reinterpret_cast<float2*>(lower + (lane >> 2) * kTriangle + 2 * (lane & 3)) = {-result[0],
-                                                                                 -result[1]};
+                                                                                  -result[1]};
   __syncwarp();
   if (lane < kChunk) {
     const float beta = stage.token[2][lane];

@@ -85,7 +85,8 @@ __device__ Run segment_of(const KdaPrefillCuda& args, int64_t index, int64_t hea
     run = run_of(args, n, head);
     const int64_t count = segments_of(run, args.segment_tokens);
     if (index < before + count) {
-      const int64_t begin = (run.start / args.segment_tokens + index - before) * args.segment_tokens;
+      const int64_t begin =
+          (run.start / args.segment_tokens + index - before) * args.segment_tokens;
       const int64_t end = run.start + run.count;
       const int64_t from = max(begin, run.start);
       run.place = index + n;  // one more than segments: also the state after the last
@@ -103,8 +104,7 @@ __device__ Run segment_of(const KdaPrefillCuda& args, int64_t index, int64_t hea
 }
 
 /// Two matrices a place and head: a segment's first state, and the map of the segment before it.
-__device__ float* segment_state(const KdaPrefillCuda& args, int64_t place, int64_t head,
-                                int part) {
+__device__ float* segment_state(const KdaPrefillCuda& args, int64_t place, int64_t head, int part) {
   return args.segment_scratch + ((place * args.heads + head) * 2 + part) * kDim * kDim;
 }
 
@@ -113,15 +113,15 @@ template <int kRows, Pass kPass>
 __device__ Run run_of_block(const KdaPrefillCuda& args, Shared<kRows>& shared, int slices) {
   const int64_t head = blockIdx.x / slices % args.heads;
   const int64_t index = blockIdx.x / slices / args.heads;
-  Run run = kPass == Pass::kWhole
-                ? run_of(args, sequence_of_rank(args, shared, index), head)
-                : segment_of(args, index, head);
+  Run run = kPass == Pass::kWhole ? run_of(args, sequence_of_rank(args, shared, index), head)
+                                  : segment_of(args, index, head);
   run.c0 = run.start / kChunk;
   run.chunks = run.count <= 0 ? 0 : (run.start + run.count - 1) / kChunk - run.c0 + 1;
   return run;
 }
 
-/// Rows of one input of a chunk, kColumns wide, 16 bytes a lane and copy. `from` is row 0, column 0.
+/// Rows of one input of a chunk, kColumns wide, 16 bytes a lane and copy. `from` is row 0, column
+/// 0.
 template <int kColumns>
 __device__ void load_rows(const Bf16* from, int64_t token, int lowest, int end, Bf16* to, int pitch,
                           int lane) {
@@ -176,8 +176,8 @@ __device__ Source source_of(const KdaPrefillCuda& args, const Run& run, int64_t 
   const auto rows = [&](const KdaPrefillInput& in) {
     return static_cast<const Bf16*>(in.data) + run.token(chunk) * in.token + run.head * in.head;
   };
-  return {rows(args.q),         rows(args.k),         rows(args.decay_logit), args.q.token,
-          args.k.token, args.decay_logit.token};
+  return {rows(args.q), rows(args.k), rows(args.decay_logit),
+          args.q.token, args.k.token, args.decay_logit.token};
 }
 
 /// A preparing warp takes every eighth chunk.
@@ -231,8 +231,7 @@ struct Requests {
 
 __device__ float* state_head(float* states, const KdaPrefillCuda& args, const Run& run,
                              int32_t slot) {
-  return states == nullptr ? nullptr
-                           : states + slot * args.state_slot + run.head * kDim * kDim;
+  return states == nullptr ? nullptr : states + slot * args.state_slot + run.head * kDim * kDim;
 }
 
 /// The state that a run begins with, and where its last one goes (null: nowhere).
@@ -367,15 +366,16 @@ __global__ void __launch_bounds__(Roles<kRows>::kThreads, 1)
     prepare_chunks(args, run, gate, (thread - 128) / 32, shared, lane);
   } else {
     ptx::registers_shrink<R::kLoadRegisters>();
-    load_chunks(args, run, row0, kOutput || slice == 0,
-                (thread - 128 - R::kPrepareThreads) / 32, shared, lane);
+    load_chunks(args, run, row0, kOutput || slice == 0, (thread - 128 - R::kPrepareThreads) / 32,
+                shared, lane);
   }
 }
 
 constexpr int kMergeRows = 8;  // value rows of a block
 constexpr int kMergeThreads = 256;
 
-/// Where the state at a boundary of segments goes besides the scratch memory: four rows of a column.
+/// Where the state at a boundary of segments goes besides the scratch memory: four rows of a
+/// column.
 __device__ void hand_out(const KdaPrefillCuda& args, const Run& run, int64_t position, bool is_end,
                          int64_t at, const float (&sum)[4]) {
   const auto write = [&](int32_t slot) {
@@ -505,8 +505,7 @@ bool takes(const KdaPrefillInput& in) {
 bool takes(const KdaPrefillCuda& args) {
   return takes(args.q) && takes(args.k) && takes(args.v) && takes(args.decay_logit) &&
          aligned(args.out) && args.out_token % 8 == 0 && args.out_head % 8 == 0 &&
-         args.heads >= 1 && args.sequences >= 0 &&
-         args.sequences <= INT32_MAX / (4 * args.heads) &&
+         args.heads >= 1 && args.sequences >= 0 && args.sequences <= INT32_MAX / (4 * args.heads) &&
          (args.cu_seqlens_bits == 32 || args.cu_seqlens_bits == 64) &&
          (args.softplus != 0 || args.lower_bound < 0.0f) && args.segment_tokens >= 0 &&
          args.segment_tokens % kChunk == 0 &&

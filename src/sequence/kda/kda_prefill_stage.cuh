@@ -11,9 +11,9 @@
 
 namespace triax::sequence::prefill {
 
-constexpr int kChunk = 16;   // tokens of a chunk: the rows of one tensor-core tile
-constexpr int kDim = 128;    // K and V
-constexpr int kPitch = 136;  // bf16 elements between rows: 16-byte rows fall into different banks
+constexpr int kChunk = 16;     // tokens of a chunk: the rows of one tensor-core tile
+constexpr int kDim = 128;      // K and V
+constexpr int kPitch = 136;    // bf16 elements between rows: 16-byte rows fall into different banks
 constexpr int kTriangle = 24;  // elements between rows of the 16x16 matrices, for the same reason
 constexpr int kPrepareWarps = 8;
 constexpr int kLoadWarps = 4;
@@ -75,16 +75,17 @@ static_assert(kPrepareWarps < kStages);
 /// the zero state goes, and the matrix by which a state is multiplied), then their outputs.
 enum class Pass { kWhole, kMaps, kOutputs };
 
-/// One sequence (or segment of it) and head: tokens [first, first + count) of the tensors, which are positions
-/// [start, start + count) of the sequence. Chunk i covers positions [16 (c0 + i), 16 (c0 + i + 1)).
+/// One sequence (or segment of it) and head: tokens [first, first + count) of the tensors, which
+/// are positions [start, start + count) of the sequence. Chunk i covers positions [16 (c0 + i), 16
+/// (c0 + i + 1)).
 struct Run {
   int64_t sequence, head;
   int64_t first, count, start;
   int64_t c0, chunks;
   int32_t slot;
-  int64_t place;    // of a segment's first state in the scratch memory
-  bool is_last;     // segment of its sequence
-  bool is_whole;    // ends on the grid
+  int64_t place;  // of a segment's first state in the scratch memory
+  bool is_last;   // segment of its sequence
+  bool is_whole;  // ends on the grid
 
   __device__ int lowest(int64_t i) const {  // first row of chunk i that holds a token
     const int64_t skip = start - (c0 + i) * kChunk;

@@ -78,10 +78,16 @@ void check_tables(ShapeCheck& shapes, const LatentPages& pages, std::span<const 
   }
 }
 
-Status check_mla(const MlaArgs& args, MlaProblem& problem) {
+/// A GPU's pages may be bf16.
+DType pool_type(const Device& device, const LatentPages& pages) {
+  const bool bf16 = device.backend == Backend::kCuda && pages.pool.dtype() == DType::kBf16;
+  return bf16 ? DType::kBf16 : DType::kF32;
+}
+
+Status check_mla(const Device& device, const MlaArgs& args, MlaProblem& problem) {
   ShapeCheck shapes("mla");
   shapes.f32("q", args.q, {"T", "H", "D+E"})
-      .f32("pages.pool", args.pages.pool, {"P", "64", "R+E"})
+      .typed("pages.pool", args.pages.pool, pool_type(device, args.pages), {"P", "64", "R+E"})
       .matrix("kv_b", args.kv_b, "H*(D+V)", "R")
       .bind("V", args.value_dim)
       .f32("out", args.out, {"T", "H", "V"});
@@ -133,7 +139,8 @@ const MlaKernels& kernels_for(Isa isa) {
 Status mla_append(const Device& device, const MlaAppendArgs& args) {
   ShapeCheck shapes("mla_append");
   const TensorView& pool = args.pages.pool;
-  shapes.f32("latents", args.latents, {"T", "R+E"}).f32("pages.pool", pool, {"P", "64", "R+E"});
+  shapes.f32("latents", args.latents, {"T", "R+E"})
+      .typed("pages.pool", pool, pool_type(device, args.pages), {"P", "64", "R+E"});
   if (shapes.ok()) {
     check_batch(shapes, args.cu_seqlens, args.starts, args.pages.tables.size(), shapes["T"]);
   }
@@ -142,6 +149,9 @@ Status mla_append(const Device& device, const MlaAppendArgs& args) {
   }
   if (!shapes.ok()) {
     return shapes.status();
+  }
+  if (device.backend == Backend::kCuda) {
+    return mla_append_cuda(device, args);
   }
   const auto bytes = static_cast<size_t>(shapes["R+E"]) * sizeof(float);
   const auto* from = static_cast<const float*>(args.latents.raw());
@@ -169,12 +179,15 @@ Status mla_append(const Device& device, const MlaAppendArgs& args) {
 Status mla(const Device& device, const MlaArgs& args) {
   MlaProblem problem;
   problem.args = &args;
-  if (Status status = check_mla(args, problem); !status.ok()) {
+  if (Status status = check_mla(device, args, problem); !status.ok()) {
     return status;
   }
   if (device.backend == Backend::kReference) {
     mla_reference(problem);
     return {};
+  }
+  if (device.backend == Backend::kCuda) {
+    return mla_cuda(device, problem);
   }
   const MlaKernels& kernels = kernels_for(device.isa);
   mla_decode(device, kernels, problem);

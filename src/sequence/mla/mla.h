@@ -8,6 +8,10 @@
 #include "tensor/matrix.h"
 #include "tensor/tensor.h"
 
+namespace triax {
+class CudaQueue;
+}
+
 namespace triax::sequence {
 
 /// Tokens of one page of latents.
@@ -17,8 +21,11 @@ constexpr int64_t kLatentPage = 64;
 /// tables[n][i / 64].
 struct LatentPages {
   TensorView pool;  // [P, 64, R + E] float32: per token the normalised latent R and the E shared
-                    // key features
+                    // key features; on a GPU also bf16, see mla_bf16_supports
   std::span<const std::span<const int32_t>> tables;  // [N], each long enough for its sequence
+  /// The same tables as one array [N, any] of padded rows, for a GPU: whoever calls often makes it
+  /// once. May be empty.
+  std::span<const int32_t> flat_tables = {};
 };
 
 /// Writes new latents behind those of earlier calls.
@@ -60,5 +67,10 @@ struct MlaArgs {
 /// Errors     kInvalidArgument for shape, cu_seqlens, pages; nothing is written then
 /// Source     spec 2.3; truth: mla_reference.cc
 Status mla(const Device& device, const MlaArgs& args);
+
+/// Whether mla and mla_append take a bf16 pool there: half the bytes, and all products on Hopper's
+/// tensor cores with bf16 operands (each off by at most 2^-9 of itself) and float32 sums.
+bool mla_bf16_supports(const CudaQueue& queue, int64_t heads, int64_t nope, int64_t shared,
+                       int64_t latent, int64_t value);
 
 }  // namespace triax::sequence

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "sequence/mla/mla.h"
+#include "sequence/mla/mla_bf16_cuda.h"
 #include "sequence/mla/mla_kernels.h"
 
 namespace triax::sequence {
@@ -56,6 +57,27 @@ constexpr int64_t round_up(int64_t n, int64_t multiple) {
 }
 
 void mla_reference(const MlaProblem& problem);
+
+/// On a GPU; arguments are checked.
+/// Errors     kInvalidArgument for sizes beyond those of mla_cuda.h
+Status mla_append_cuda(const Device& device, const MlaAppendArgs& args);
+Status mla_cuda(const Device& device, const MlaProblem& problem);
+
+/// Lengths and page tables in device memory.
+struct MlaBatchCuda {
+  const int64_t* cu_seqlens;
+  const int64_t* starts;
+  const int32_t* tables;
+  int64_t pages_max;
+
+  Bf16PagesCuda bf16_pages(const TensorView& pool) const {
+    return {pool.raw(), pool.stride(0), pool.size(2), tables, pages_max};
+  }
+};
+
+/// The same where the pool is bf16.
+Status mla_append_bf16(const Device& device, const MlaAppendArgs& args, const MlaBatchCuda& batch);
+Status mla_bf16(const Device& device, const MlaProblem& problem, const MlaBatchCuda& batch);
 
 /// All sequences that are absorbed(n).
 void mla_decode(const Device& device, const MlaKernels& kernels, const MlaProblem& problem);

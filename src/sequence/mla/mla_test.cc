@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "sequence/mla/mla_case.h"
+#include "testing/mirror.h"
 #include "testing/testing.h"
 
 namespace triax::sequence {
@@ -18,6 +19,18 @@ namespace {
 
 using testing::GuardedOutput;
 using testing::TestDevice;
+
+Status mirrored(const Device& device, MlaArgs args) {
+  testing::Mirror mirror(device);
+  mirror.in(&args.q).in(&args.kv_b).out(&args.pages.pool).in(&args.gate_logit).out(&args.out);
+  return mirror.run([&] { return mla(device, args); });
+}
+
+Status mirrored(const Device& device, MlaAppendArgs args) {
+  testing::Mirror mirror(device);
+  mirror.in(&args.latents).out(&args.pages.pool);
+  return mirror.run([&] { return mla_append(device, args); });
+}
 
 void expect_within(const Oracle& oracle, ConstTensorView out, double factor = 1.0) {
   const int64_t row = out.size(1) * out.size(2);
@@ -42,7 +55,7 @@ class MlaTest : public ::testing::TestWithParam<TestDevice> {
     const Sizes& s = batch.options.sizes;
     Tensor out = Tensor::f32({batch.tokens, s.heads, s.value});
     std::fill_n(out.data<float>(), out.view().elements(), kNan);
-    const Status status = mla(device, batch.args(out));
+    const Status status = mirrored(device, batch.args(out));
     EXPECT_TRUE(status.ok()) << status.message();
     return out;
   }
@@ -54,7 +67,7 @@ class MlaTest : public ::testing::TestWithParam<TestDevice> {
   }
 
  private:
-  OwnedDevice device_{GetParam().backend, GetParam().isa, GetParam().threads};
+  OwnedDevice device_ = GetParam().open();
 };
 
 /// Sequence n of a batch, tokens [begin, end) of its new ones, with a table and pool as they are.
@@ -166,12 +179,12 @@ TEST_P(MlaTest, NothingToDo) {
     MlaArgs args = batch->args(out.view().split_last(s.heads, s.value));
     args.q = batch->q.view();
     args.gate_logit = batch->gate.view();
-    ASSERT_TRUE(mla(device(), args).ok());
+    ASSERT_TRUE(mirrored(device(), args).ok());
     EXPECT_TRUE(out.guards_intact());
     EXPECT_TRUE(std::isnan(out.view().data<float>()[0]));
   }
   Batch zero({.pieces = {}});
-  ASSERT_TRUE(mla(device(), zero.args(Tensor::f32({0, s.heads, s.value}))).ok());
+  ASSERT_TRUE(mirrored(device(), zero.args(Tensor::f32({0, s.heads, s.value}))).ok());
 }
 
 TEST_P(MlaTest, StridedMisalignedAndNothingBeyond) {
@@ -197,7 +210,7 @@ TEST_P(MlaTest, StridedMisalignedAndNothingBeyond) {
                 pool.data<float>() + row * (s.width() + 9) + 5);
   }
   args.pages.pool = pool.view().slice(2, 5, s.width() + 5);
-  ASSERT_TRUE(mla(device(), args).ok());
+  ASSERT_TRUE(mirrored(device(), args).ok());
   EXPECT_TRUE(out.guards_intact());
   const float* beyond = out.view().data<float>() + batch.tokens * out.view().stride(0);
   EXPECT_TRUE(
@@ -211,7 +224,7 @@ TEST_P(MlaTest, ABatchGivesTheBitsOfItsSequences) {
   const Tensor whole = run(batch);
   for (size_t n = 0; n < batch.starts.size(); ++n) {
     Alone alone(batch, n, 0, batch.options.pieces[n].length);
-    ASSERT_TRUE(mla(device(), alone.args).ok());
+    ASSERT_TRUE(mirrored(device(), alone.args).ok());
     EXPECT_TRUE(testing::bitwise_equal(
         alone.out, whole.view().rows(batch.cu_seqlens[n], batch.cu_seqlens[n + 1])))
         << "sequence " << n;
@@ -228,7 +241,7 @@ TEST_P(MlaTest, ATokenAloneHasTheBitsOfABatchForEveryWeightFormat) {
       const Tensor whole = run(batch);
       for (size_t n = 0; n < 2; ++n) {
         Alone alone(batch, n, 0, 1);
-        ASSERT_TRUE(mla(device(), alone.args).ok());
+        ASSERT_TRUE(mirrored(device(), alone.args).ok());
         EXPECT_TRUE(testing::bitwise_equal(
             alone.out, whole.view().rows(batch.cu_seqlens[n], batch.cu_seqlens[n + 1])))
             << matrix_format_name(format) << " " << latent;
@@ -240,10 +253,10 @@ TEST_P(MlaTest, ATokenAloneHasTheBitsOfABatchForEveryWeightFormat) {
 TEST_P(MlaTest, BitsOfOneTokenDoNotDependOnThreads) {
   for (int64_t heads : {20, 32, 35}) {
     Batch batch({.sizes = {.heads = heads, .latent = 64}, .pieces = {{100, 1}}});
-    const OwnedDevice one(GetParam().backend, GetParam().isa, 1);
+    const OwnedDevice one = GetParam().open(1);
     const Tensor once = run_on(one, batch);
     for (int threads : {2, 5}) {
-      const OwnedDevice other(GetParam().backend, GetParam().isa, threads);
+      const OwnedDevice other = GetParam().open(threads);
       EXPECT_TRUE(testing::bitwise_equal(once, run_on(other, batch))) << heads << " " << threads;
     }
   }
@@ -253,7 +266,7 @@ TEST_P(MlaTest, BitsDoNotDependOnThreadsOrRuns) {
   Batch batch({.sizes = {.heads = 3, .latent = 64}, .pieces = {{1400, 1}, {500, 70}, {3, 1}}});
   const Tensor once = run(batch);
   EXPECT_TRUE(testing::bitwise_equal(once, run(batch)));
-  const OwnedDevice other(GetParam().backend, GetParam().isa, 2);
+  const OwnedDevice other = GetParam().open(2);
   EXPECT_TRUE(testing::bitwise_equal(once, run_on(other, batch)));
 }
 
@@ -262,7 +275,7 @@ TEST_P(MlaTest, LaterTokensDoNotMatter) {
   const Tensor whole = run(batch);
   for (int64_t length : {2, 16, 22, 23, 40, 89}) {
     Alone prefix(batch, 0, 0, length);
-    ASSERT_TRUE(mla(device(), prefix.args).ok());
+    ASSERT_TRUE(mirrored(device(), prefix.args).ok());
     EXPECT_TRUE(testing::bitwise_equal(prefix.out, whole.view().rows(0, length))) << length;
   }
 }
@@ -279,7 +292,7 @@ TEST_P(MlaTest, AnySplitGivesTheSame) {
     for (int64_t length : split) {
       Alone part(batch, 0, begin, begin + length);
       part.args.out = out.view().rows(begin, begin + length);
-      ASSERT_TRUE(mla(device(), part.args).ok());
+      ASSERT_TRUE(mirrored(device(), part.args).ok());
       if (length > 1) {
         EXPECT_TRUE(
             testing::bitwise_equal(part.args.out, whole.view().rows(begin, begin + length)));
@@ -296,12 +309,12 @@ TEST_P(MlaTest, ShortContinuationsMayAttendInLatentSpace) {
   Tensor out = Tensor::f32({batch.tokens, 2, 128});
   MlaArgs args = batch.args(out);
   args.absorbed_tokens_max = 9;
-  ASSERT_TRUE(mla(device(), args).ok());
+  ASSERT_TRUE(mirrored(device(), args).ok());
   expect_within(oracle, out);
   // Token by token it is the same computation.
   for (int64_t i = 0; i < 9; ++i) {
     Alone one(batch, 0, i, i + 1);
-    ASSERT_TRUE(mla(device(), one.args).ok());
+    ASSERT_TRUE(mirrored(device(), one.args).ok());
     EXPECT_TRUE(testing::bitwise_equal(one.out, out.view().rows(i, i + 1))) << i;
   }
 }
@@ -325,7 +338,7 @@ TEST_P(MlaTest, AsManySequencesAsThereAre) {
   args.cu_seqlens = cu_seqlens;
   args.starts = std::span(starts).first(at(kCount));
   args.pages.tables = tables;
-  ASSERT_TRUE(mla(device(), args).ok());
+  ASSERT_TRUE(mirrored(device(), args).ok());
   for (int64_t i : {0, 17, 255, 256, 299}) {
     Tensor alone = Tensor::f32({1, 1, 1});
     args.q = q.view().rows(i, i + 1);
@@ -333,7 +346,7 @@ TEST_P(MlaTest, AsManySequencesAsThereAre) {
     args.cu_seqlens = std::span(cu_seqlens).first(2);
     args.starts = std::span(starts).subspan(at(i), 1);
     args.pages.tables = std::span(tables).first(1);
-    ASSERT_TRUE(mla(device(), args).ok());
+    ASSERT_TRUE(mirrored(device(), args).ok());
     EXPECT_TRUE(testing::bitwise_equal(alone, out.view().rows(i, i + 1))) << i;
   }
 }
@@ -403,7 +416,7 @@ TEST_P(MlaTest, AppendWritesItsRowsOnly) {
   args.cu_seqlens = batch.cu_seqlens;
   args.starts = batch.starts;
   args.pages = batch.args({}).pages;
-  ASSERT_TRUE(mla_append(device(), args).ok());
+  ASSERT_TRUE(mirrored(device(), args).ok());
   for (size_t n = 0; n < pieces.size(); ++n) {
     for (int64_t i = 0; i < pieces[n].length; ++i) {
       float* row = batch.latent(n, pieces[n].start + i);

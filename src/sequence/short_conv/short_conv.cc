@@ -3,7 +3,9 @@
 
 #include <fmt/core.h>
 
+#include "device/cuda/cuda_queue.h"
 #include "sequence/ragged.h"
+#include "sequence/short_conv/short_conv_cuda.h"
 #include "sequence/short_conv/short_conv_kernels.h"
 #include "tensor/shape_check.h"
 
@@ -47,15 +49,41 @@ ShortConvKernel kernel_of(const Device& device) {
   return short_conv_portable;
 }
 
+Status run_cuda(const Device& device, const ShortConvArgs& args) {
+  const Result<const int64_t*> cu_seqlens = device.cuda->stage(args.cu_seqlens);
+  const Result<const int32_t*> slots = device.cuda->stage(args.slots);
+  if (!cu_seqlens.ok() || !slots.ok()) {
+    return cu_seqlens.ok() ? slots.status() : cu_seqlens.status();
+  }
+  const ShortConvCuda cuda = {.in = args.in.data<float>(),
+                              .in_stride = args.in.stride(0),
+                              .weight = args.weight.data<float>(),
+                              .weight_stride = args.weight.stride(0),
+                              .cu_seqlens = *cu_seqlens,
+                              .slots = *slots,
+                              .sequences = static_cast<int64_t>(args.slots.size()),
+                              .windows = static_cast<float*>(args.windows.raw()),
+                              .window_slot = args.windows.stride(0),
+                              .window_tap = args.windows.stride(1),
+                              .out = args.out.data<float>(),
+                              .out_stride = args.out.stride(0),
+                              .tokens = args.in.size(0),
+                              .channels = args.in.size(1)};
+  return device.cuda->launch("triax_cuda_short_conv", &cuda);
+}
+
 }  // namespace
 
 Status short_conv(const Device& device, const ShortConvArgs& args) {
-  if (Status s = check_arguments(args, *device.workspace); !s.ok()) {
+  if (Status s = check_arguments(args, device.host_scratch()); !s.ok()) {
     return s;
   }
   const int64_t channels = args.in.size(1);
   if (channels == 0 || args.cu_seqlens.back() == 0) {
     return {};
+  }
+  if (device.backend == Backend::kCuda) {
+    return run_cuda(device, args);
   }
   const ShortConvProblem problem{.in = args.in.data<float>(),
                                  .in_stride = args.in.stride(0),

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "testing/mirror.h"
 #include "testing/testing.h"
 
 namespace triax::sequence {
@@ -16,6 +17,12 @@ using testing::random_tensor;
 using testing::test_devices;
 using testing::TestDevice;
 
+Status mirrored(const Device& device, ShortConvArgs args) {
+  testing::Mirror mirror(device);
+  mirror.in(&args.in).in(&args.weight).out(&args.windows).out(&args.out);
+  return mirror.run([&] { return short_conv(device, args); });
+}
+
 Tensor clone(const Tensor& x) {
   Tensor copy(DType::kF32, x.view().shape());
   std::copy_n(x.data<float>(), x.view().elements(), copy.data<float>());
@@ -26,16 +33,16 @@ class ShortConv : public ::testing::TestWithParam<TestDevice> {
  protected:
   void run(ConstTensorView in, const Tensor& weight, std::vector<int64_t> cu,
            std::vector<int32_t> slots, Tensor& windows, TensorView out) {
-    const Status status = short_conv(device_, {.in = in,
-                                               .weight = weight,
-                                               .cu_seqlens = cu,
-                                               .slots = slots,
-                                               .windows = windows,
-                                               .out = out});
+    const Status status = mirrored(device_, {.in = in,
+                                             .weight = weight,
+                                             .cu_seqlens = cu,
+                                             .slots = slots,
+                                             .windows = windows,
+                                             .out = out});
     ASSERT_TRUE(status.ok()) << status.message();
   }
 
-  OwnedDevice device_{GetParam().backend, GetParam().isa, GetParam().threads};
+  OwnedDevice device_ = GetParam().open();
 };
 
 /// One sequence in double. |silu'| <= 1.1, so the sum's error of 4 roundings of sum |w u| passes
@@ -135,16 +142,16 @@ TEST_P(ShortConv, TheBatchAndTheThreadCountDoNotMatter) {
   run(in, weight, cu, {4, 0, 2, 5, 1}, windows, out);
   const std::vector<int32_t> slots = {4, 0, 2, 5, 1};
   for (size_t n = 0; n < slots.size(); ++n) {
-    OwnedDevice other(GetParam().backend, GetParam().isa, 2);
+    OwnedDevice other = GetParam().open(2);
     Tensor alone_windows = clone(start);
     Tensor alone = Tensor::f32({cu[n + 1] - cu[n], kChannels});
     const int64_t lengths[] = {0, cu[n + 1] - cu[n]};
-    ASSERT_TRUE(short_conv(other, {.in = in.view().rows(cu[n], cu[n + 1]),
-                                   .weight = weight,
-                                   .cu_seqlens = lengths,
-                                   .slots = {&slots[n], 1},
-                                   .windows = alone_windows,
-                                   .out = alone})
+    ASSERT_TRUE(mirrored(other, {.in = in.view().rows(cu[n], cu[n + 1]),
+                                 .weight = weight,
+                                 .cu_seqlens = lengths,
+                                 .slots = {&slots[n], 1},
+                                 .windows = alone_windows,
+                                 .out = alone})
                     .ok());
     EXPECT_TRUE(bitwise_equal(alone, out.view().rows(cu[n], cu[n + 1])));
     EXPECT_TRUE(bitwise_equal(alone_windows.view().rows(slots[n], slots[n] + 1),

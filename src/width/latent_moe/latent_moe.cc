@@ -86,7 +86,7 @@ Status gated_mlp(const Device& device, const MlpWeights& weights, const Activati
     internal::gated_mlp_reference(*device.threads, weights, activation, in, out);
     return {};
   }
-  return internal::gated_mlp_cpu(device, weights, activation, precision, in, out);
+  return internal::gated_mlp_parts(device, weights, activation, precision, in, out);
 }
 
 Status latent_moe(const Device& device, const LatentMoeArgs& args) {
@@ -108,6 +108,9 @@ Status latent_moe(const Device& device, const LatentMoeArgs& args) {
   if (device.backend == Backend::kReference) {
     internal::latent_moe_reference(*device.threads, args);
     return {};
+  }
+  if (device.backend == Backend::kCuda) {
+    return internal::latent_moe_cuda(device, args);
   }
   return internal::latent_moe_cpu(device, args);
 }

@@ -24,6 +24,24 @@ struct MlpWeights {
 Status gated_mlp(const Device& device, const MlpWeights& weights, const Activation& activation,
                  dense::Activations precision, ConstTensorView in, TensorView out);
 
+/// The experts' addresses as arrays in device memory, so that a GPU's step need not send them.
+/// Each [E]; scales null for plain formats.
+struct ExpertTable {
+  const void* const* data = nullptr;
+  const void* const* scales = nullptr;
+};
+struct ExpertTables {
+  ExpertTable gate, up, down;
+  /// Scratch of the fast decode kernel, zeroed once, shared by layers that run one after another;
+  /// null: taken and zeroed in each call.
+  void* decode_scratch = nullptr;
+  int64_t decode_scratch_bytes = 0;
+};
+
+/// Bytes that decode_scratch needs for any number of tokens that the kernel takes; 0: it takes
+/// none.
+int64_t moe_decode_scratch_bytes(CudaQueue& queue, int64_t routes, int64_t width, int64_t hidden);
+
 /// All that one MoE layer owns. For the plain MoE (Kimi Linear) down, up and norm are empty and the
 /// latent width L is D.
 struct LatentMoeWeights {
@@ -34,6 +52,7 @@ struct LatentMoeWeights {
   MatrixView latent_up;                 // [D, L] or empty
   ConstTensorView latent_norm;          // [L] or empty: norm of the complete sum, before latent_up
   MlpWeights shared;                    // over width D, unweighted; empty: none
+  ExpertTables tables;                  // of `experts`; empty: made in each call on a GPU
 };
 
 struct LatentMoeArgs {
@@ -55,7 +74,8 @@ struct LatentMoeArgs {
 /// out = latent_up( rms_norm(u) ) + shared(x)
 /// Tokens are grouped by expert: each expert's weights are read once a call. The sum over experts
 /// runs in the order of ids, so it does not depend on the grouping.
-/// Errors     kInvalidArgument for shape or type; nothing is written to `out` then
+/// Errors     kInvalidArgument for shape or type; nothing is written to `out` then. A GPU wants one
+///            format for all experts' matrices of a kind
 /// Source     spec 2.5, K3 report Eq. 11; truth: latent_moe_reference.cc
 Status latent_moe(const Device& device, const LatentMoeArgs& args);
 

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "dense/norm/norm.h"
+#include "dense/rows/rows.h"
 #include "width/latent_moe/expert_groups.h"
 #include "width/latent_moe/latent_moe_internal.h"
 
@@ -41,21 +42,6 @@ class ProductList {
   size_t capacity_;
   size_t count_ = 0;
 };
-
-// out += in, both [T, D].
-void add_rows(const Device& device, ConstTensorView in, TensorView out) {
-  const int64_t size = in.size(1);
-  const auto add = [&](int64_t begin, int64_t end, int) {
-    for (int64_t t = begin; t < end; ++t) {
-      const float* from = in.data<float>() + t * in.stride(0);
-      float* to = out.data<float>() + t * out.stride(0);
-      for (int64_t d = 0; d < size; ++d) {
-        to[d] += from[d];
-      }
-    }
-  };
-  device.threads->run_ranges(in.size(0), kTaskElements / std::max<int64_t>(size, 1), add);
-}
 
 /// One call: buffers, and the steps in their order.
 class Layer {
@@ -244,19 +230,20 @@ Status Layer::project_out() {
     products_.add(shared_gate_, weights_.shared.down, shared_out_);
   }
   const Status status = products_.run(device_, args_.dense_precision);
-  if (status.ok() && has_shared()) {
-    add_rows(device_, shared_out_, args_.out);
-  }
-  return status;
+  return status.ok() && has_shared() ? dense::add_rows(device_, shared_out_, args_.out) : status;
 }
 
 }  // namespace
 
-Status gated_mlp_cpu(const Device& device, const MlpWeights& weights, const Activation& activation,
-                     dense::Activations precision, ConstTensorView in, TensorView out) {
+Status gated_mlp_parts(const Device& device, const MlpWeights& weights,
+                       const Activation& activation, dense::Activations precision,
+                       ConstTensorView in, TensorView out) {
   Workspace::Scope scope(*device.workspace);
-  const TensorView gate = take_matrix(scope, in.size(0), weights.gate.rows);
-  const TensorView up = take_matrix(scope, in.size(0), weights.gate.rows);
+  // Side by side, as their weights may lie: one product then.
+  const int64_t hidden = weights.gate.rows;
+  const TensorView both = take_matrix(scope, in.size(0), 2 * hidden);
+  const TensorView gate = both.slice(1, 0, hidden);
+  const TensorView up = both.slice(1, hidden, 2 * hidden);
   const Product halves[] = {{in, weights.gate, gate}, {in, weights.up, up}};
   Status status = dense::linear(device, halves, precision);
   if (status.ok()) {

@@ -12,11 +12,14 @@ inline bool empty(const MlpWeights& mlp) {
 /// Arguments are checked; T > 0.
 void gated_mlp_reference(ThreadPool& threads, const MlpWeights& weights,
                          const Activation& activation, ConstTensorView in, TensorView out);
-Status gated_mlp_cpu(const Device& device, const MlpWeights& weights, const Activation& activation,
-                     dense::Activations precision, ConstTensorView in, TensorView out);
+/// By products and the activation, on any other device.
+Status gated_mlp_parts(const Device& device, const MlpWeights& weights,
+                       const Activation& activation, dense::Activations precision,
+                       ConstTensorView in, TensorView out);
 
 /// Arguments are checked and the routes taken; T > 0.
 void latent_moe_reference(ThreadPool& threads, const LatentMoeArgs& args);
 Status latent_moe_cpu(const Device& device, const LatentMoeArgs& args);
+Status latent_moe_cuda(const Device& device, const LatentMoeArgs& args);
 
 }  // namespace triax::width::internal

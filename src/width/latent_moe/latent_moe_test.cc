@@ -10,6 +10,7 @@
 #include <numeric>
 #include <vector>
 
+#include "testing/mirror.h"
 #include "testing/testing.h"
 #include "width/latent_moe/expert_groups.h"
 
@@ -22,6 +23,38 @@ using triax::testing::GuardedOutput;
 using triax::testing::random_matrix;
 using triax::testing::random_tensor;
 using triax::testing::TestDevice;
+
+void mirror_mlp(triax::testing::Mirror& mirror, MlpWeights& mlp) {
+  mirror.in(&mlp.gate).in(&mlp.up).in(&mlp.down);
+}
+
+Status mirrored(const Device& device, LatentMoeArgs args) {
+  triax::testing::Mirror mirror(device);
+  LatentMoeWeights& w = args.weights;
+  std::vector<MlpWeights> experts(w.experts.begin(), w.experts.end());
+  w.experts = experts;
+  for (MlpWeights& expert : experts) {
+    mirror_mlp(mirror, expert);
+  }
+  mirror_mlp(mirror, w.shared);
+  mirror.in(&w.router).in(&w.router_bias).in(&w.latent_down).in(&w.latent_up).in(&w.latent_norm);
+  mirror.in(&args.in).out(&args.out).out(&args.ids).out(&args.route_weights);
+  return mirror.run([&] { return latent_moe(device, args); });
+}
+
+Status mirrored(const Device& device, MlpWeights weights, const Activation& activation,
+                Activations precision, ConstTensorView in, TensorView out) {
+  triax::testing::Mirror mirror(device);
+  mirror_mlp(mirror, weights);
+  mirror.in(&in).out(&out);
+  return mirror.run([&] { return gated_mlp(device, weights, activation, precision, in, out); });
+}
+
+Status mirrored(const Device& device, RouteArgs args) {
+  triax::testing::Mirror mirror(device);
+  mirror.in(&args.in).in(&args.gate).in(&args.bias).out(&args.ids).out(&args.weights);
+  return mirror.run([&] { return route(device, args); });
+}
 
 constexpr double kEps = 0x1.0p-24;
 constexpr Activation kSilu = {Activation::Kind::kSilu};
@@ -249,7 +282,7 @@ class LayerCase {
 
 class LatentMoe : public ::testing::TestWithParam<TestDevice> {
  protected:
-  OwnedDevice device_{GetParam().backend, GetParam().isa, GetParam().threads};
+  OwnedDevice device_ = GetParam().open();
 };
 
 INSTANTIATE_TEST_SUITE_P(Devices, LatentMoe, ::testing::ValuesIn(triax::testing::test_devices()),
@@ -261,7 +294,7 @@ TEST_P(LatentMoe, IsTheSumOverItsRoutes) {
       for (const int64_t shared : {48, 0}) {
         for (const int64_t tokens : {0, 1, 4, 5, 63}) {
           LayerCase layer({.latent = latent, .shared = shared, .format = format}, tokens);
-          const Status status = latent_moe(device_, layer.args());
+          const Status status = mirrored(device_, layer.args());
           ASSERT_TRUE(status.ok()) << status.message();
           layer.expect_output();
         }
@@ -274,11 +307,11 @@ TEST_P(LatentMoe, RoundsInputsOfRoutedExpertsOnlyWhenAsked) {
   const Shape shape = {.format = MatrixFormat::kMxfp4};
   for (const int64_t tokens : {2, 9, 33}) {
     LayerCase plain(shape, tokens);
-    ASSERT_TRUE(latent_moe(device_, plain.args()).ok());
+    ASSERT_TRUE(mirrored(device_, plain.args()).ok());
     LayerCase rounded(shape, tokens);
     LatentMoeArgs args = rounded.args();
     args.expert_precision = Activations::kInt8;
-    ASSERT_TRUE(latent_moe(device_, args).ok());
+    ASSERT_TRUE(mirrored(device_, args).ok());
     // Rounding to amax / 127, with amax about 2.5 standard deviations, moves a block by 0.6% of its
     // norm; it happens twice, and three times that is allowed. The reference does not round.
     const double moved = triax::testing::relative_rms(args.out, plain.args().out);
@@ -290,7 +323,7 @@ TEST_P(LatentMoe, RoundsInputsOfRoutedExpertsOnlyWhenAsked) {
     LayerCase same(shape, tokens);
     args = same.args();
     args.dense_precision = Activations::kInt8;
-    ASSERT_TRUE(latent_moe(device_, args).ok());
+    ASSERT_TRUE(mirrored(device_, args).ok());
     EXPECT_TRUE(bitwise_equal(args.out, plain.args().out));
   }
 }
@@ -299,13 +332,13 @@ TEST_P(LatentMoe, SendsAllTokensToOneExpertOrToAll) {
   for (const int64_t tokens : {1, 5, 63}) {
     LayerCase one({.experts = 12, .routes = 1}, tokens);
     one.bias().data<float>()[7] = 10.0f;
-    ASSERT_TRUE(latent_moe(device_, one.args()).ok());
+    ASSERT_TRUE(mirrored(device_, one.args()).ok());
     for (int64_t t = 0; t < tokens; ++t) {
       EXPECT_EQ(one.ids()[t], 7);
     }
     one.expect_output();
     LayerCase all({.experts = 6, .routes = 6}, tokens);
-    ASSERT_TRUE(latent_moe(device_, all.args()).ok());
+    ASSERT_TRUE(mirrored(device_, all.args()).ok());
     all.expect_output();
   }
 }
@@ -313,16 +346,16 @@ TEST_P(LatentMoe, SendsAllTokensToOneExpertOrToAll) {
 TEST_P(LatentMoe, NeverReadsExpertsThatNoTokenVisits) {
   for (const int64_t tokens : {1, 5, 20}) {
     LayerCase layer({.experts = 8, .routes = 2}, tokens);
-    OwnedMatrix poison = make_matrix(MatrixFormat::kF32, 64, 64);
-    std::fill_n(reinterpret_cast<float*>(poison.data.data<uint8_t>()), 64 * 64,
-                std::numeric_limits<float>::quiet_NaN());
+    const std::vector<uint8_t> nan(64 * 64 * sizeof(float), 0xff);  // in every format
     for (const int64_t e : {0, 3, 7}) {
       layer.bias().data<float>()[e] = -10.0f;
-      layer.expert(e).gate =
-          layer.expert(e).up = {MatrixFormat::kF32, 32, 64, poison.view.data, nullptr};
-      layer.expert(e).down = {MatrixFormat::kF32, 64, 32, poison.view.data, nullptr};
+      for (MatrixView* matrix :
+           {&layer.expert(e).gate, &layer.expert(e).up, &layer.expert(e).down}) {
+        matrix->data = nan.data();
+        matrix->scales = matrix->scales == nullptr ? nullptr : nan.data();
+      }
     }
-    ASSERT_TRUE(latent_moe(device_, layer.args()).ok());
+    ASSERT_TRUE(mirrored(device_, layer.args()).ok());
     layer.expect_output();
   }
 }
@@ -334,18 +367,18 @@ TEST_P(LatentMoe, TakesTheRoutesOfTheRouter) {
     args.weights_from = from;
     args.renormalize = from == RouteWeights::kUnbiased;
     args.scaling_factor = 2.446f;
-    ASSERT_TRUE(latent_moe(device_, args).ok());
+    ASSERT_TRUE(mirrored(device_, args).ok());
     layer.expect_output(args);
     Tensor ids(DType::kI32, {11, 3});
     Tensor weights = Tensor::f32({11, 3});
-    ASSERT_TRUE(route(device_, {.in = args.in,
-                                .gate = args.weights.router,
-                                .bias = args.weights.router_bias,
-                                .renormalize = args.renormalize,
-                                .scaling_factor = 2.446f,
-                                .weights_from = from,
-                                .ids = ids,
-                                .weights = weights})
+    ASSERT_TRUE(mirrored(device_, RouteArgs{.in = args.in,
+                                            .gate = args.weights.router,
+                                            .bias = args.weights.router_bias,
+                                            .renormalize = args.renormalize,
+                                            .scaling_factor = 2.446f,
+                                            .weights_from = from,
+                                            .ids = ids,
+                                            .weights = weights})
                     .ok());
     EXPECT_TRUE(bitwise_equal(weights, args.route_weights));
     EXPECT_EQ(0, std::memcmp(ids.data<int32_t>(), args.ids.data<int32_t>(), 33 * 4));
@@ -364,8 +397,8 @@ TEST_P(LatentMoe, GivesTheSameBitsInAnyBatchOrder) {
         std::copy_n(layer.in().data<float>() + source(t) * layer.in().stride(0), layer.in().size(1),
                     turned.in().data<float>() + t * turned.in().stride(0));
       }
-      ASSERT_TRUE(latent_moe(device_, layer.args()).ok());
-      ASSERT_TRUE(latent_moe(device_, turned.args()).ok());
+      ASSERT_TRUE(mirrored(device_, layer.args()).ok());
+      ASSERT_TRUE(mirrored(device_, turned.args()).ok());
       for (int64_t t = 0; t < tokens; ++t) {
         ASSERT_TRUE(bitwise_equal(turned.args().out.rows(t, t + 1),
                                   layer.args().out.rows(source(t), source(t) + 1)))
@@ -378,24 +411,24 @@ TEST_P(LatentMoe, GivesTheSameBitsInAnyBatchOrder) {
 TEST_P(LatentMoe, GivesTheSameBitsForAnyThreadCountAndAnySplitOfADecodeBatch) {
   LayerCase whole({.format = MatrixFormat::kMxfp4}, dense::kDecodeRowsMax);
   LayerCase parts({.format = MatrixFormat::kMxfp4}, dense::kDecodeRowsMax);
-  ASSERT_TRUE(latent_moe(device_, whole.args()).ok());
-  OwnedDevice other(GetParam().backend, GetParam().isa, 2);
+  ASSERT_TRUE(mirrored(device_, whole.args()).ok());
+  OwnedDevice other = GetParam().open(2);
   for (int64_t t = 0; t < dense::kDecodeRowsMax; ++t) {
     LatentMoeArgs args = parts.args();
     args.in = args.in.rows(t, t + 1);
     args.out = args.out.rows(t, t + 1);
     args.ids = args.ids.rows(t, t + 1);
     args.route_weights = args.route_weights.rows(t, t + 1);
-    ASSERT_TRUE(latent_moe(other, args).ok());
+    ASSERT_TRUE(mirrored(other, args).ok());
   }
   EXPECT_TRUE(bitwise_equal(whole.args().out, parts.args().out));
 }
 
 TEST_P(LatentMoe, AllocatesNothingWhenItRepeats) {
   LayerCase layer({}, 5);
-  ASSERT_TRUE(latent_moe(device_, layer.args()).ok());
+  ASSERT_TRUE(mirrored(device_, layer.args()).ok());
   const int64_t held = device_.get().workspace->bytes_held();
-  ASSERT_TRUE(latent_moe(device_, layer.args()).ok());
+  ASSERT_TRUE(mirrored(device_, layer.args()).ok());
   EXPECT_EQ(device_.get().workspace->bytes_held(), held);
 }
 
@@ -427,7 +460,7 @@ TEST_P(LatentMoe, RefusesWrongArgumentsAndWritesNoOutput) {
 
 class GatedMlp : public ::testing::TestWithParam<TestDevice> {
  protected:
-  OwnedDevice device_{GetParam().backend, GetParam().isa, GetParam().threads};
+  OwnedDevice device_ = GetParam().open();
 };
 
 INSTANTIATE_TEST_SUITE_P(Devices, GatedMlp, ::testing::ValuesIn(triax::testing::test_devices()),
@@ -443,8 +476,7 @@ TEST_P(GatedMlp, IsTheFormula) {
       for (const Activation& activation : {kSilu, kSitu}) {
         const Tensor in = random_tensor({tokens, 96}, 4);
         GuardedOutput out(tokens, 96, 99, 3);
-        ASSERT_TRUE(
-            gated_mlp(device_, weights, activation, Activations::kF32, in, out.view()).ok());
+        ASSERT_TRUE(mirrored(device_, weights, activation, Activations::kF32, in, out.view()).ok());
         EXPECT_TRUE(out.guards_intact());
         for (int64_t t = 0; t < tokens; ++t) {
           const Bounded expected = mlp(weights, activation, input_row(in, t));

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 
+#include "device/cuda/cuda_queue.h"
 #include "tensor/shape_check.h"
+#include "width/router/router_cuda.h"
 #include "width/router/router_kernels.h"
 
 namespace triax::width {
@@ -112,6 +114,26 @@ Status check_arguments(const RouteArgs& args) {
   return shapes.status();
 }
 
+Status route_cuda(const Device& device, const RouteArgs& args) {
+  Workspace::Scope scope(*device.workspace);
+  const int64_t tokens = args.in.size(0);
+  const RouteCuda cuda = {.in = args.in.data<float>(),
+                          .in_stride = args.in.stride(0),
+                          .tokens = tokens,
+                          .gate = args.gate,
+                          .bias = args.bias.data<float>(),
+                          .count = args.ids.size(1),
+                          .renormalize = args.renormalize,
+                          .scaling_factor = args.scaling_factor,
+                          .weights_from = args.weights_from,
+                          .scores = scope.take<float>(tokens * args.gate.rows),
+                          .ids = args.ids.data<int32_t>(),
+                          .ids_stride = args.ids.stride(0),
+                          .weights = args.weights.data<float>(),
+                          .weights_stride = args.weights.stride(0)};
+  return device.cuda->launch("triax_cuda_route", &cuda);
+}
+
 }  // namespace
 
 Status route(const Device& device, const RouteArgs& args) {
@@ -122,6 +144,9 @@ Status route(const Device& device, const RouteArgs& args) {
   if (device.backend == Backend::kReference) {
     internal::route_reference(args);
     return status;
+  }
+  if (device.backend == Backend::kCuda) {
+    return route_cuda(device, args);
   }
   Workspace::Scope scope(*device.workspace);
   float* logits = scope.take<float>(args.in.size(0) * args.gate.rows);

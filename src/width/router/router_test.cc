@@ -9,6 +9,7 @@
 #include <set>
 #include <vector>
 
+#include "testing/mirror.h"
 #include "testing/testing.h"
 
 namespace triax::width {
@@ -20,13 +21,19 @@ using triax::testing::random_matrix;
 using triax::testing::random_tensor;
 using triax::testing::TestDevice;
 
+Status mirrored(const Device& device, RouteArgs args) {
+  triax::testing::Mirror mirror(device);
+  mirror.in(&args.in).in(&args.gate).in(&args.bias).out(&args.ids).out(&args.weights);
+  return mirror.run([&] { return route(device, args); });
+}
+
 constexpr double kEps = 0x1.0p-24;
 constexpr MatrixFormat kFormats[] = {MatrixFormat::kF32, MatrixFormat::kF16, MatrixFormat::kBf16,
                                      MatrixFormat::kMxfp4, MatrixFormat::kInt8};
 
 class Router : public ::testing::TestWithParam<TestDevice> {
  protected:
-  OwnedDevice device_{GetParam().backend, GetParam().isa, GetParam().threads};
+  OwnedDevice device_ = GetParam().open();
 };
 
 INSTANTIATE_TEST_SUITE_P(Devices, Router, ::testing::ValuesIn(triax::testing::test_devices()),
@@ -168,7 +175,7 @@ TEST_P(Router, IsTopKOfBiasedScoresForEverySize) {
                                 .bias = bias,
                                 .ids = routes.ids(tokens),
                                 .weights = routes.weights.view()};
-        ASSERT_TRUE(route(device_, args).ok());
+        ASSERT_TRUE(mirrored(device_, args).ok());
         EXPECT_TRUE(routes.guards_intact());
         expect_routes(args, routes);
       }
@@ -192,13 +199,13 @@ TEST_P(Router, TakesEveryFormatExactly) {
                       .bias = bias,
                       .ids = routes.ids(9),
                       .weights = routes.weights.view()};
-    ASSERT_TRUE(route(device_, args).ok());
+    ASSERT_TRUE(mirrored(device_, args).ok());
     expect_routes(args, routes);
     Routes same(9, 6);
     args.gate = plain.view;
     args.ids = same.ids(9);
     args.weights = same.weights.view();
-    ASSERT_TRUE(route(device_, args).ok());
+    ASSERT_TRUE(mirrored(device_, args).ok());
     EXPECT_EQ(routes.memory, same.memory) << matrix_format_name(format);
     EXPECT_TRUE(bitwise_equal(routes.weights.view(), same.weights.view()));
   }
@@ -223,7 +230,7 @@ TEST_P(Router, WeighsByItsSettings) {
                                 .weights_from = from,
                                 .ids = routes.ids(5),
                                 .weights = routes.weights.view()};
-        ASSERT_TRUE(route(device_, args).ok());
+        ASSERT_TRUE(mirrored(device_, args).ok());
         expect_routes(args, routes);
       }
     }
@@ -250,7 +257,7 @@ TEST_P(Router, BreaksTiesByTheLowerId) {
                           .bias = bias,
                           .ids = routes.ids(6),
                           .weights = routes.weights.view()};
-  ASSERT_TRUE(route(device_, args).ok());
+  ASSERT_TRUE(mirrored(device_, args).ok());
   const int32_t expected[] = {17, 30, 0, 1, 2, 3, 4, 5, 6, 7};
   for (int64_t t = 0; t < 6; ++t) {
     for (int64_t j = 0; j < 10; ++j) {
@@ -274,7 +281,7 @@ TEST_P(Router, KeepsTheBiasInFloat) {
                           .bias = bias,
                           .ids = routes.ids(1),
                           .weights = routes.weights.view()};
-  ASSERT_TRUE(route(device_, args).ok());
+  ASSERT_TRUE(mirrored(device_, args).ok());
   for (int64_t j = 0; j < experts; ++j) {
     EXPECT_EQ(routes.id(0, j) * 5 % experts, experts - 1 - j);
     EXPECT_FLOAT_EQ(routes.weight(0, j), 1.0f / 16.0f);  // the bias does not weigh
@@ -292,8 +299,8 @@ TEST_P(Router, GivesTheSameBitsForAnySplitOrderAndThreadCount) {
                     .bias = bias,
                     .ids = whole.ids(tokens),
                     .weights = whole.weights.view()};
-  ASSERT_TRUE(route(device_, args).ok());
-  OwnedDevice other(GetParam().backend, GetParam().isa, 2);
+  ASSERT_TRUE(mirrored(device_, args).ok());
+  OwnedDevice other = GetParam().open(2);
   for (const int64_t part : {1, 2, 3, 7}) {
     Routes parts(tokens, 5);
     for (int64_t begin = 0; begin < tokens; begin += part) {
@@ -301,7 +308,7 @@ TEST_P(Router, GivesTheSameBitsForAnySplitOrderAndThreadCount) {
       args.in = in.view().rows(begin, end);
       args.ids = parts.ids(tokens).rows(begin, end);
       args.weights = parts.weights.view().rows(begin, end);
-      ASSERT_TRUE(route(other, args).ok());
+      ASSERT_TRUE(mirrored(other, args).ok());
     }
     EXPECT_EQ(whole.memory, parts.memory);
     EXPECT_TRUE(bitwise_equal(whole.weights.view(), parts.weights.view()));
@@ -319,7 +326,7 @@ TEST_P(Router, StandsSaturatedScores) {
                             .bias = bias,
                             .ids = routes.ids(3),
                             .weights = routes.weights.view()};
-    ASSERT_TRUE(route(device_, args).ok());
+    ASSERT_TRUE(mirrored(device_, args).ok());
     for (int64_t t = 0; t < 3; ++t) {
       float sum = 0.0f;
       for (int64_t j = 0; j < 6; ++j) {

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 
+#include "device/cuda/cuda_queue.h"
 #include "tensor/shape_check.h"
+#include "width/situ/situ_cuda.h"
 #include "width/situ/situ_kernels.h"
 
 namespace triax::width {
@@ -22,6 +24,20 @@ internal::GatedActivationRow row_kernel(Isa isa) {
       break;
   }
   return internal::gated_activation_row;
+}
+
+Status run_cuda(const Device& device, const Activation& activation, ConstTensorView gate,
+                ConstTensorView up, TensorView out) {
+  const GatedActivationCuda cuda = {.activation = activation,
+                                    .gate = gate.data<float>(),
+                                    .gate_stride = gate.stride(0),
+                                    .up = up.data<float>(),
+                                    .up_stride = up.stride(0),
+                                    .out = out.data<float>(),
+                                    .out_stride = out.stride(0),
+                                    .rows = gate.size(0),
+                                    .size = gate.size(1)};
+  return device.cuda->launch("triax_cuda_gated_activation", &cuda);
 }
 
 }  // namespace
@@ -44,6 +60,9 @@ Status gated_activation(const Device& device, const Activation& activation, Cons
   if (device.backend == Backend::kReference) {
     internal::gated_activation_reference(activation, gate, up, out);
     return {};
+  }
+  if (device.backend == Backend::kCuda) {
+    return run_cuda(device, activation, gate, up, out);
   }
   const internal::GatedActivationRow kernel = row_kernel(device.isa);
   const float* gates = gate.data<float>();

@@ -7,6 +7,7 @@
 #include <limits>
 #include <vector>
 
+#include "testing/mirror.h"
 #include "testing/testing.h"
 
 namespace triax::width {
@@ -16,6 +17,13 @@ using triax::testing::GuardedOutput;
 using triax::testing::random_tensor;
 using triax::testing::TestDevice;
 
+Status mirrored(const Device& device, const Activation& activation, ConstTensorView gate,
+                ConstTensorView up, TensorView out) {
+  triax::testing::Mirror mirror(device);
+  mirror.in(&gate).in(&up).out(&out);
+  return mirror.run([&] { return gated_activation(device, activation, gate, up, out); });
+}
+
 constexpr double kUlp = 0x1.0p-23;  // one unit in the last place, relative, at most
 constexpr double kFactorUlps = 4.0;
 constexpr Activation kSilu = {Activation::Kind::kSilu};
@@ -24,7 +32,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 class GatedActivation : public ::testing::TestWithParam<TestDevice> {
  protected:
-  OwnedDevice device_{GetParam().backend, GetParam().isa, GetParam().threads};
+  OwnedDevice device_ = GetParam().open();
 };
 
 INSTANTIATE_TEST_SUITE_P(Devices, GatedActivation,
@@ -73,7 +81,7 @@ TEST_P(GatedActivation, IsTheFormulaForEverySize) {
         const Tensor gate = random_tensor({rows, size}, 1, 5.0);
         const Tensor up = random_tensor({rows, size}, 2, 20.0);
         GuardedOutput out(rows, size, size + 3, 1);
-        ASSERT_TRUE(gated_activation(device_, activation, gate, up, out.view()).ok());
+        ASSERT_TRUE(mirrored(device_, activation, gate, up, out.view()).ok());
         EXPECT_TRUE(out.guards_intact());
         expect_close(activation, gate, up, out.view());
       }
@@ -97,7 +105,7 @@ TEST_P(GatedActivation, IsAccurateOverTheWholeRange) {
   const ConstTensorView up(ups.data(), {1, size});
   for (const Activation& activation : {kSilu, kSitu}) {
     GuardedOutput out(1, size);
-    ASSERT_TRUE(gated_activation(device_, activation, gate, up, out.view()).ok());
+    ASSERT_TRUE(mirrored(device_, activation, gate, up, out.view()).ok());
     expect_close(activation, gate, up, out.view());
   }
 }
@@ -118,7 +126,7 @@ TEST_P(GatedActivation, SaturatesWithoutNaN) {
   const ConstTensorView up(ups.data(), {1, size});
   for (const Activation& activation : {kSilu, kSitu}) {
     GuardedOutput out(1, size);
-    ASSERT_TRUE(gated_activation(device_, activation, gate, up, out.view()).ok());
+    ASSERT_TRUE(mirrored(device_, activation, gate, up, out.view()).ok());
     for (int64_t i = 0; i < size; ++i) {
       const float found = out.view().data<float>()[i];
       const double wanted = expected(activation, static_cast<double>(gates[static_cast<size_t>(i)]),
@@ -142,14 +150,14 @@ TEST_P(GatedActivation, TakesItsLimitsAtInfinity) {
   const ConstTensorView gate(gates.data(), {1, 4});
   const ConstTensorView up(ups.data(), {1, 4});
   GuardedOutput silu(1, 4);
-  ASSERT_TRUE(gated_activation(device_, kSilu, gate, up, silu.view()).ok());
+  ASSERT_TRUE(mirrored(device_, kSilu, gate, up, silu.view()).ok());
   const float* s = silu.view().data<float>();
   EXPECT_EQ(s[0], 0.0f);
   EXPECT_EQ(s[1], kInfinity);
   EXPECT_EQ(s[2], kInfinity);
   EXPECT_EQ(s[3], -kInfinity);
   GuardedOutput situ(1, 4);
-  ASSERT_TRUE(gated_activation(device_, kSitu, gate, up, situ.view()).ok());
+  ASSERT_TRUE(mirrored(device_, kSitu, gate, up, situ.view()).ok());
   const float* q = situ.view().data<float>();
   const double half = 4.0 * std::tanh(0.75) * sigmoid(3.0) * 25.0;
   EXPECT_EQ(q[0], 0.0f);
@@ -165,8 +173,8 @@ TEST_P(GatedActivation, PassesNaNOn) {
   for (const Activation& activation : {kSilu, kSitu}) {
     GuardedOutput out(1, 2);
     Tensor zero = Tensor::f32({1, 2});
-    ASSERT_TRUE(gated_activation(device_, activation, ConstTensorView(gates.data(), {1, 2}),
-                                 ConstTensorView(ups.data(), {1, 2}), zero)
+    ASSERT_TRUE(mirrored(device_, activation, ConstTensorView(gates.data(), {1, 2}),
+                         ConstTensorView(ups.data(), {1, 2}), zero)
                     .ok());
     EXPECT_TRUE(std::isnan(zero.data<float>()[0]));
     EXPECT_TRUE(std::isnan(zero.data<float>()[1]));
@@ -178,11 +186,11 @@ TEST_P(GatedActivation, MayWriteOverItsInputs) {
     Tensor gate = random_tensor({3, 5001}, 3, 5.0);
     Tensor up = random_tensor({3, 5001}, 4, 5.0);
     GuardedOutput out(3, 5001);
-    ASSERT_TRUE(gated_activation(device_, activation, gate, up, out.view()).ok());
+    ASSERT_TRUE(mirrored(device_, activation, gate, up, out.view()).ok());
     Tensor gate_copy = random_tensor({3, 5001}, 3, 5.0);
-    ASSERT_TRUE(gated_activation(device_, activation, gate_copy, up, gate_copy).ok());
+    ASSERT_TRUE(mirrored(device_, activation, gate_copy, up, gate_copy).ok());
     EXPECT_TRUE(triax::testing::bitwise_equal(gate_copy, out.view()));
-    ASSERT_TRUE(gated_activation(device_, activation, gate, up, up).ok());
+    ASSERT_TRUE(mirrored(device_, activation, gate, up, up).ok());
     EXPECT_TRUE(triax::testing::bitwise_equal(up, out.view()));
   }
 }
@@ -193,14 +201,14 @@ TEST_P(GatedActivation, GivesTheSameBitsForAnySplitAndThreadCount) {
   const ConstTensorView up = memory.view().slice(1, 150, 300);
   for (const Activation& activation : {kSilu, kSitu}) {
     GuardedOutput whole(63, 150);
-    ASSERT_TRUE(gated_activation(device_, activation, gate, up, whole.view()).ok());
-    OwnedDevice other(GetParam().backend, GetParam().isa, 2);
+    ASSERT_TRUE(mirrored(device_, activation, gate, up, whole.view()).ok());
+    OwnedDevice other = GetParam().open(2);
     GuardedOutput parts(63, 150);
     for (int64_t t = 0; t < 63; ++t) {
       for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 37}, {37, 150}}) {
-        ASSERT_TRUE(gated_activation(other, activation, gate.rows(t, t + 1).slice(1, begin, end),
-                                     up.rows(t, t + 1).slice(1, begin, end),
-                                     parts.view().rows(t, t + 1).slice(1, begin, end))
+        ASSERT_TRUE(mirrored(other, activation, gate.rows(t, t + 1).slice(1, begin, end),
+                             up.rows(t, t + 1).slice(1, begin, end),
+                             parts.view().rows(t, t + 1).slice(1, begin, end))
                         .ok());
       }
     }
