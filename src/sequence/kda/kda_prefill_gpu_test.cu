@@ -367,19 +367,37 @@ TEST_F(KdaPrefill, OffsetsPastTwoToThe31) {
   EXPECT_LE(e.state, kState);
 }
 
-TEST_F(KdaPrefill, RefusesWhatItCannotTake) {
-  Case c({16}, {});
-  const KdaPrefillCuda good = c.args;
+/// Refused before anything is asked of a GPU, so this runs without one, too.
+TEST(KdaPrefillArguments, RefusesWhatItCannotTake) {
+  KdaPrefillCuda good{};
+  good.heads = 1;
+  good.cu_seqlens_bits = 64;
+  good.lower_bound = -5.0f;
+  ASSERT_EQ(triax_cuda_kda_prefill(&good, 0, nullptr), cudaSuccess);  // no sequences: nothing to do
   const auto refused = [&](auto change) {
-    c.args = good;
-    change(c.args);
-    return triax_cuda_kda_prefill(&c.args, 0, nullptr) == cudaErrorInvalidValue;
+    KdaPrefillCuda args = good;
+    change(args);
+    return triax_cuda_kda_prefill(&args, 0, nullptr) == cudaErrorInvalidValue;
   };
-  EXPECT_TRUE(refused([](KdaPrefillCuda& a) { a.q.token += 1; }));
-  EXPECT_TRUE(
-      refused([](KdaPrefillCuda& a) { a.v.data = static_cast<const Bf16*>(a.v.data) + 1; }));
+  alignas(16) static float memory[8];
+  EXPECT_TRUE(refused([](KdaPrefillCuda& a) { a.q.token = 1; }));
+  EXPECT_TRUE(refused([](KdaPrefillCuda& a) { a.decay_logit.head = 4; }));
+  EXPECT_TRUE(refused([](KdaPrefillCuda& a) { a.v.data = memory + 1; }));
+  EXPECT_TRUE(refused([](KdaPrefillCuda& a) { a.out_token = 12; }));
+  EXPECT_TRUE(refused([](KdaPrefillCuda& a) { a.heads = 0; }));
+  EXPECT_TRUE(refused([](KdaPrefillCuda& a) { a.sequences = INT32_MAX; }));
+  EXPECT_TRUE(refused([](KdaPrefillCuda& a) { a.sequences = -1; }));
   EXPECT_TRUE(refused([](KdaPrefillCuda& a) { a.cu_seqlens_bits = 16; }));
   EXPECT_TRUE(refused([](KdaPrefillCuda& a) { a.lower_bound = 0.0f; }));
+  EXPECT_TRUE(refused([](KdaPrefillCuda& a) { a.lower_bound = NAN; }));
+  EXPECT_TRUE(refused([](KdaPrefillCuda& a) { a.segment_tokens = -16; }));
+  EXPECT_TRUE(refused([](KdaPrefillCuda& a) { a.segment_tokens = 24; }));
+  EXPECT_TRUE(refused([](KdaPrefillCuda& a) { a.segment_tokens = 64; }));  // without scratch memory
+  EXPECT_TRUE(refused([](KdaPrefillCuda& a) {
+    a.segment_tokens = 64;
+    a.segment_scratch = memory;
+    a.tokens_max = -1;
+  }));
 }
 
 }  // namespace

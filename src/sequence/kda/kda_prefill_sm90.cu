@@ -509,7 +509,8 @@ bool takes(const KdaPrefillCuda& args) {
          (args.cu_seqlens_bits == 32 || args.cu_seqlens_bits == 64) &&
          (args.softplus != 0 || args.lower_bound < 0.0f) && args.segment_tokens >= 0 &&
          args.segment_tokens % kChunk == 0 &&
-         (args.segment_tokens == 0 || aligned(args.segment_scratch));
+         (args.segment_tokens == 0 || (args.segment_scratch != nullptr && args.tokens_max >= 0 &&
+                                       aligned(args.segment_scratch)));
 }
 
 /// Fewer value rows a block where whole heads would leave processors idle.
