@@ -56,6 +56,15 @@ class Cli(unittest.TestCase):
         self.assertEqual(result.returncode, 1, result.stderr)
         self.assertIn("no more memory", result.stderr)
 
+    def test_a_gpu_that_is_not_there_is_a_message(self):
+        cuda = json.loads(self.ok("doctor", "--json"))["cuda"]
+        if cuda["usable"]:
+            self.skipTest("there is a GPU")
+        result = run("generate", "-m", MODEL, "-p", "x", "--device", "cuda")
+        self.assertEqual(result.returncode, 1)
+        self.assertRegex(result.stderr, "no NVIDIA driver|no libtriax_cuda.so|no GPU|looking for a GPU")
+        self.assertEqual(run("generate", "-m", MODEL, "-p", "x", "--device", "cuda:x").returncode, 2)
+
     def test_generate_answers_greedily(self):
         out = self.ok("generate", "-m", MODEL, "-p", "What is Debian?", "-t", "0")
         self.assertEqual(out.strip(), "Debian is a free operating system, made by volunteers. It "

@@ -48,6 +48,11 @@ Result<std::unique_ptr<CudaQueue>> CudaQueue::open(int index) {
   };
   int count = 0;
   if (const int error = cuda.gpu_count(&count); error != 0) {
+    int driver = 0;
+    int runtime = 0;
+    if (cuda.versions(&driver, &runtime) == 0 && driver == 0) {  // CUDA would call it too old
+      return Status::unavailable("cuda: no NVIDIA driver on this machine; --device cpu needs none");
+    }
     return unavailable(error, "looking for a GPU");
   }
   if (index < 0 || index >= count) {
