@@ -6,9 +6,9 @@ namespace triax::engine {
 namespace {
 
 uint64_t hash(std::span<const int32_t> tokens) {
-  uint64_t value = tokens.size();
+  uint64_t value = tokens.size() << 32;
   for (const int32_t token : tokens) {
-    value = (value ^ static_cast<uint64_t>(static_cast<uint32_t>(token))) * 0x9E3779B97F4A7C15ULL;
+    value = (value + static_cast<uint32_t>(token) + 1) * 0x9E3779B97F4A7C15ULL;
     value ^= value >> 29;
   }
   return value;
