@@ -34,6 +34,8 @@ LIBRARIES = {
     r"CLI/": "CLI11",
     r"pcre2\.h": "PCRE2",
     r"histedit\.h|editline/": "libedit",
+    r"liburing\.h": "liburing",
+    r"hiredis/": "hiredis",
 }
 # Of these, only tests, benches and src/testing may use:
 TEST_LIBRARIES = re.compile(r"gtest/|gmock/|benchmark/")
