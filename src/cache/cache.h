@@ -1,0 +1,225 @@
+// The prefix cache: which token prefixes can be resumed, from which pages and states, and what is
+// kept where. Knows bytes and hashes, no model, no memory, no clock; one thread at a time.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "cache/config.h"
+#include "cache/flat_map.h"
+#include "cache/id_pool.h"
+#include "cache/key.h"
+#include "cache/policy.h"
+#include "cache/tree.h"
+
+namespace triax::cache {
+
+/// A request's hold on the cache, from begin to end.
+struct LeaseId {
+  uint32_t index = kNone;
+  uint32_t generation = 0;
+  bool operator==(const LeaseId&) const = default;
+};
+
+struct Request {
+  Prompt prompt;
+  uint64_t session = 0;  // 0: unknown, derived from the prefix that it extends
+  bool whole = false;    // may resume at the prompt's very end (its next token is known already)
+};
+
+/// How much of a prompt can be resumed, and why not more. All in tokens; the parts sum up to
+/// possible.
+struct Match {
+  int64_t possible = 0;       // of the prompt, seen before as a prefix (as far as is remembered)
+  int64_t matched = 0;        // state and every page are on the device
+  int64_t not_loaded = 0;     // more that is complete in a lower tier
+  int64_t evicted = 0;        // more that had a checkpoint once
+  int64_t state_missing = 0;  // the rest: seen, but no checkpoint was ever made there
+  Tier tier = Tier::kDevice;  // where matched + not_loaded is complete
+};
+
+/// Rows [0, rows) of one page to be copied to another.
+struct PageCopy {
+  PageId from = kNoId;
+  PageId to = kNoId;
+  int32_t rows = 0;
+};
+
+/// What a request runs with.
+struct Lease {
+  Match match;
+  int64_t resumed = 0;          // tokens whose state it starts from; 0: from nothing
+  SlotId read_slot = kNoId;     // the checkpoint's slot, read by the first step; kNoId: none
+  SlotId write_slot = kNoId;    // its own running slot, never the read slot
+  PageCopy tail;                // before the first step; rows == 0: nothing to copy
+  std::vector<Anchor> anchors;  // boundaries to publish while the prompt is computed, ascending
+  int64_t tokens = 0;           // its pages reach to here
+};
+
+/// A checkpoint that was granted room: copy, then commit.
+struct Publication {
+  bool exists = false;  // there already: nothing to copy, nothing to commit
+  SlotId from = kNoId;  // the running slot
+  SlotId to = kNoId;    // the checkpoint's
+  PageCopy tail;        // rows == 0: nothing to copy
+};
+
+struct CacheStats {
+  int64_t requests = 0;
+  int64_t tokens_prompt = 0;
+  Match tokens;  // sums over requests
+  std::array<int64_t, kAnchorKinds> states_written{};
+  std::array<int64_t, kAnchorKinds> states_read{};    // resumed from, each time
+  std::array<int64_t, kAnchorKinds> states_wasted{};  // evicted from everywhere, never read
+  int64_t states_declined = 0;                        // no room for them
+};
+
+struct TierUse {
+  int64_t budget_bytes = 0;
+  int64_t used_bytes = 0;
+  int64_t pages = 0;
+  int64_t states = 0;  // checkpoints; running states are not counted here
+};
+
+class Cache {
+ public:
+  /// Errors     kInvalidArgument: sizes that are not positive, a device budget below one page and
+  ///            one state, an unknown policy
+  static Result<std::unique_ptr<Cache>> create(const CacheConfig& config);
+  ~Cache();
+  Cache(const Cache&) = delete;
+  Cache& operator=(const Cache&) = delete;
+
+  /// What begin would find; changes nothing.
+  Match match(const Request& request) const;
+
+  /// Finds the longest boundary that can be resumed, pins it, takes a running slot.
+  /// Errors     kResourceExhausted: no room for a running state; nothing is held then
+  Result<LeaseId> begin(const Request& request, double now);
+  const Lease& lease(LeaseId id) const;
+
+  /// Makes room for pages of tokens [0, tokens).
+  /// Errors     kResourceExhausted: everything else is in use; the lease is as before
+  Status extend(LeaseId id, int64_t tokens, double now);
+
+  /// Appends the pages of the lease, the first token's first. Pages below a published boundary may
+  /// have changed (equal contents) after publish.
+  void append_pages(LeaseId id, std::vector<PageId>& out) const;
+
+  /// The first step has read the read slot: the checkpoint may be evicted from now on.
+  void state_read(LeaseId id, double now);
+
+  /// Asks for a checkpoint at `tokens`, which the lease's running state has seen exactly; its pages
+  /// up to there are filled. `sequence` holds at least these tokens and extends the prompt.
+  /// Until commit nobody can resume from it.
+  /// Returns    nothing when it was declined: not worth it, or no room
+  std::optional<Publication> publish(LeaseId id, const Prompt& sequence, Anchor anchor, double now);
+  /// The lease's last publication is complete (its copies are ordered before any later read).
+  void commit(LeaseId id, double now);
+
+  /// Ends the lease: its own pages and slots are free, a publication without commit is dropped.
+  void end(LeaseId id, Outcome outcome, double now);
+
+  /// Drops everything a session alone holds and nobody uses.
+  void forget(uint64_t session, double now);
+
+  /// Only where the future is known: when the session's next request will come.
+  void set_next_use(uint64_t session, double when, double now);
+
+  const CacheStats& stats() const { return stats_; }
+  TierUse use(Tier tier) const;
+  const CacheConfig& config() const { return config_; }
+
+  /// Walks everything and compares every count, link and budget.
+  /// Errors     kInternal, naming the first broken invariant
+  Status check_invariants() const;
+
+ private:
+  struct LeaseState;
+  struct SessionState;
+  struct Boundary {  // a place to resume from
+    uint32_t node = kRoot;
+    uint32_t checkpoint = kNone;
+    int64_t tokens = 0;
+  };
+  struct Found {
+    Tree::Place place;
+    Boundary best;  // on the device
+    Match match;
+    int64_t pages_matched = 0;
+    bool true_fork = false;
+  };
+
+  explicit Cache(const CacheConfig& config);
+
+  // cache_match.cc
+  Found find(const Request& request) const;
+  Boundary deepest(uint32_t from, const Prompt& prompt, int64_t limit, Tier tier) const;
+  uint32_t usable_checkpoint(uint32_t node, const Prompt& prompt, int64_t limit, Tier tier) const;
+  int64_t evicted_boundary(uint32_t from, int64_t above, int64_t limit) const;
+
+  // cache.cc
+  LeaseState& state_of(LeaseId id);
+  const LeaseState& state_of(LeaseId id) const;
+  uint32_t session_of(const Request& request, const Tree::Place& place);
+  void start(LeaseState& lease, const Request& request, const Found& found, double now);
+  void move_pin(LeaseState& lease, uint32_t node);
+
+  // cache_publish.cc
+  void walk_to(LeaseState& lease, const Prompt& sequence, int32_t blocks, double now);
+  uint32_t next_run(uint32_t at, std::span<const Key> keys, LeaseState& lease);
+  void give_pages(LeaseState& lease, uint32_t node);
+  void supersede(LeaseState& lease, int64_t tokens, double now);
+  void drop_uncommitted(LeaseState& lease, double now);
+
+  // cache_evict.cc
+  bool make_room(Tier tier, int64_t bytes, double now);
+  void evict_run(uint32_t node, Tier tier, double now);
+  void evict_state(uint32_t checkpoint, Tier tier, double now);
+  void remove_if_gone(uint32_t checkpoint);
+  void remove_ghosts(uint32_t node);
+  void bound_ghosts();
+  void refresh_run(uint32_t node, double now);
+  void refresh_state(uint32_t checkpoint, double now);
+  Item item_of_run(uint32_t node, Tier tier) const;
+  Item item_of_state(uint32_t checkpoint, Tier tier) const;
+  void charge(Tier tier, uint32_t session, int64_t bytes);
+  void hold_session(uint32_t session);
+  void drop_session(uint32_t session);
+  int64_t run_bytes(const Node& node) const { return node.blocks * config_.page_bytes; }
+  int64_t state_bytes(const Checkpoint& checkpoint, Tier tier) const;
+
+  // cache_invariants.cc
+  struct Census;
+  Status count_leases(Census& census) const;
+  Status count_run(uint32_t node, Census& census) const;
+  Status count_states(uint32_t node, Census& census) const;
+  Status compare_books(Census& census) const;
+
+  CacheConfig config_;
+  Tree tree_;
+  std::array<std::unique_ptr<Policy>, kTiers> policies_;
+  std::array<int64_t, kTiers> used_{};
+  std::array<IdPool, kTiers> pages_;
+  std::array<IdPool, kTiers> slots_;  // checkpoints at rest
+  IdPool running_slots_;              // when running states have another size than checkpoints
+  bool one_slot_size_ = false;        // running and resting states share slots_[kDevice]
+  std::vector<LeaseState> leases_;
+  std::vector<uint32_t> free_leases_;
+  std::vector<SessionState> sessions_;
+  std::vector<uint32_t> free_sessions_;
+  FlatMap<uint64_t> session_by_id_;
+  std::deque<std::pair<uint32_t, uint32_t>> ghost_order_;    // node, generation
+  std::deque<std::pair<uint32_t, uint32_t>> session_order_;  // index, generation: without refs
+  uint64_t derived_sessions_ = 0;
+  CacheStats stats_;
+};
+
+}  // namespace triax::cache
