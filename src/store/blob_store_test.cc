@@ -9,6 +9,7 @@
 #include <string>
 
 #include "store/ram_store.h"
+#include "store/ssd_store.h"
 #include "store/store_testing.h"
 
 namespace triax::store {
@@ -33,8 +34,35 @@ struct RamFixture : Fixture {
   std::unique_ptr<RamStore> ram;
 };
 
+struct SsdFixture : Fixture {
+  SsdFixture(FileIoKind io, Durability durability, std::string* why_not) {
+    Result<std::unique_ptr<SsdStore>> opened = SsdStore::open({.folder = folder.path() + "/store",
+                                                               .budget_bytes = 8 << 20,
+                                                               .io = io,
+                                                               .durability = durability});
+    if (opened.ok()) {
+      ssd = *std::move(opened);
+    } else {
+      *why_not = opened.status().message();
+    }
+  }
+  BlobStore& store() override { return *ssd; }
+  TemporaryFolder folder;
+  std::unique_ptr<SsdStore> ssd;
+};
+
+Kind ssd(std::string name, FileIoKind io, Durability durability) {
+  return {std::move(name), [=](std::string* why_not) -> std::unique_ptr<Fixture> {
+            auto fixture = std::make_unique<SsdFixture>(io, durability, why_not);
+            return fixture->ssd == nullptr ? nullptr : std::move(fixture);
+          }};
+}
+
 std::vector<Kind> kinds() {
-  return {{"ram", [](std::string*) { return std::make_unique<RamFixture>(); }}};
+  return {{"ram", [](std::string*) { return std::make_unique<RamFixture>(); }},
+          ssd("ssd_plain", FileIoKind::kPlain, Durability::kProcess),
+          ssd("ssd_uring", FileIoKind::kUring, Durability::kProcess),
+          ssd("ssd_synced", FileIoKind::kAuto, Durability::kPower)};
 }
 
 class BlobStoreTest : public ::testing::TestWithParam<Kind> {
