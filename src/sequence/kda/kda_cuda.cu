@@ -38,12 +38,12 @@ __device__ bool has_decay(const KdaCuda& args) {
 
 __device__ float softplus(float x) { return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x))); }
 
-/// exp(g) of one channel.
+/// exp(g) of one channel. A rate beyond float32 saturates the gate instead of making 0 * infinity.
 __device__ float decay_of(const KdaCuda& args, int64_t t, int64_t h, int64_t channel) {
   const int64_t i = args.rule == Rule::kKda ? channel : 0;
   const float z = args.decay.data[t * args.decay.token + h * args.decay.head + i] +
                   args.dt_bias[h * args.dt_bias_head + i];
-  const float rate = expf(args.a_log[h]);
+  const float rate = expf(fminf(args.a_log[h], 88.0f));
   return expf(args.gate == DecayGate::kBounded ? args.lower_bound * cuda::sigmoid(rate * z)
                                                : -rate * softplus(z));
 }
