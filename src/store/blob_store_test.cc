@@ -9,6 +9,8 @@
 #include <string>
 
 #include "store/ram_store.h"
+#include "store/redis_store.h"
+#include "store/redis_testing.h"
 #include "store/ssd_store.h"
 #include "store/store_testing.h"
 
@@ -58,11 +60,26 @@ Kind ssd(std::string name, FileIoKind io, Durability durability) {
           }};
 }
 
+struct RedisFixture : Fixture {
+  explicit RedisFixture(std::string* why_not) : server(RedisServer::start({}, why_not)) {
+    if (server != nullptr) {
+      redis = *RedisStore::create({.address = server->address()});
+    }
+  }
+  BlobStore& store() override { return *redis; }
+  std::unique_ptr<RedisServer> server;
+  std::unique_ptr<RedisStore> redis;
+};
+
 std::vector<Kind> kinds() {
   return {{"ram", [](std::string*) { return std::make_unique<RamFixture>(); }},
           ssd("ssd_plain", FileIoKind::kPlain, Durability::kProcess),
           ssd("ssd_uring", FileIoKind::kUring, Durability::kProcess),
-          ssd("ssd_synced", FileIoKind::kAuto, Durability::kPower)};
+          ssd("ssd_synced", FileIoKind::kAuto, Durability::kPower),
+          {"redis", [](std::string* why_not) -> std::unique_ptr<Fixture> {
+             auto fixture = std::make_unique<RedisFixture>(why_not);
+             return fixture->redis == nullptr ? nullptr : std::move(fixture);
+           }}};
 }
 
 class BlobStoreTest : public ::testing::TestWithParam<Kind> {

@@ -1,0 +1,138 @@
+// The Redis tier: whether something is there, what there is, and removing it.
+#include <algorithm>
+#include <utility>
+
+#include "store/redis_store.h"
+#include "store/redis_values.h"
+
+namespace triax::store {
+
+void RedisStore::find(BlobKey key, FindDone done) {
+  enqueue([this, key, done = std::move(done)] {
+    Result<Found> found = not_there(key);
+    const Status status = on_link([&] { return find_one(key, &found); });
+    done(status.ok() ? std::move(found) : Result<Found>(status));
+  });
+}
+
+Status RedisStore::header_of(const BlobKey& key, Result<BlobHeader>* header) {
+  const std::string head = head_key(key);
+  if (Status status = link_->send({"GETRANGE", head, "0", "63"}); !status.ok()) {
+    return status;
+  }
+  const Result<const redisReply*> reply = link_->receive();
+  if (!reply.ok()) {
+    *header = reply.status();
+    return reply.status().code() == StatusCode::kDataLoss ? Status() : reply.status();
+  }
+  const std::string_view text = text_of(*reply);
+  *header = text.empty() ? Result<BlobHeader>(not_there(key)) : decode_blob_header(bytes_of(text));
+  return {};
+}
+
+Status RedisStore::find_one(const BlobKey& key, Result<Found>* found) {
+  Result<BlobHeader> header = not_there(key);
+  if (Status status = header_of(key, &header); !status.ok()) {
+    return status;
+  }
+  if (!header.ok()) {
+    *found = header.status();
+    return {};
+  }
+  Found result{header->blob, 0, std::nullopt};
+  std::vector<BlobRef> needed = {header->blob};
+  if (key.kind == BlobKind::kBoundary) {
+    std::vector<std::byte> record(static_cast<size_t>(
+        std::min<int64_t>(header->blob.bytes, kPartsMax * 32 + kNoteBytesMax + 64)));
+    std::vector<Status> statuses(1);
+    if (Status status = get_all({{key, {record}}}, statuses); !status.ok()) {
+      return status;
+    }
+    Result<Boundary> boundary = statuses[0].ok() ? decode_boundary(record) : statuses[0];
+    if (!boundary.ok() || boundary->key != key) {
+      *found = boundary.ok() ? not_there(key) : boundary.status();
+      return {};
+    }
+    needed = boundary->parts;
+    result.boundary = *std::move(boundary);
+  }
+  std::vector<bool> there;
+  if (Status status = missing_of(needed, &there); !status.ok()) {
+    return status;
+  }
+  const bool whole = std::all_of(there.begin(), there.end(), [](bool b) { return b; });
+  *found = whole ? Result<Found>(std::move(result)) : not_there(key);
+  return {};
+}
+
+void RedisStore::erase(BlobKey key, Done done) {
+  enqueue([this, key, done = std::move(done)] {
+    done(on_link([&]() -> Status {
+      Result<BlobHeader> header = not_there(key);
+      if (Status status = header_of(key, &header); !status.ok()) {
+        return status;
+      }
+      RedisPipeline pipeline(*link_);  // the head first: from then on it is not there
+      const int64_t chunks = header.ok() ? chunks_of(header->blob.bytes) : 1;
+      for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+        const std::string name = chunk_key(key, chunk);
+        if (Status status = pipeline.add({"DEL", name}, kCommandBytes, nullptr); !status.ok()) {
+          return status;
+        }
+      }
+      return pipeline.finish();
+    }));
+  });
+}
+
+void RedisStore::list(BlobKind kind, ListDone done) {
+  enqueue([this, kind, done = std::move(done)] {
+    std::vector<Found> found;
+    const Status status = on_link([&] {
+      found.clear();
+      return list_all(kind, &found);
+    });
+    done(status.ok() ? Result<std::vector<Found>>(std::move(found))
+                     : Result<std::vector<Found>>(status));
+  });
+}
+
+Status RedisStore::list_all(BlobKind kind, std::vector<Found>* found) {
+  const std::string pattern = fmt::format("{}:*-{}", options_.prefix, kind_name(kind));
+  std::vector<BlobKey> keys;
+  std::string cursor = "0";
+  do {
+    Status status = link_->send({"SCAN", cursor, "MATCH", pattern, "COUNT", "1000"});
+    const Result<const redisReply*> reply =
+        status.ok() ? link_->receive() : Result<const redisReply*>(status);
+    if (!reply.ok()) {
+      return reply.status();
+    }
+    if ((*reply)->type != REDIS_REPLY_ARRAY || (*reply)->elements != 2) {
+      return Status::unavailable("redis store: SCAN answers in an unknown form");
+    }
+    cursor = text_of((*reply)->element[0]);
+    const redisReply* names = (*reply)->element[1];
+    for (size_t i = 0; i < names->elements; ++i) {
+      Result<BlobKey> key =
+          parse_key(text_of(names->element[i]).substr(options_.prefix.size() + 1));
+      if (key.ok()) {
+        keys.push_back(*key);
+      }
+    }
+  } while (cursor != "0");
+  std::sort(keys.begin(), keys.end());  // SCAN may name one twice
+  keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+  for (const BlobKey& key : keys) {
+    Result<Found> one = not_there(key);
+    if (Status status = find_one(key, &one); !status.ok()) {
+      return status;
+    }
+    if (one.ok()) {
+      found->push_back(*std::move(one));
+    }
+  }
+  return {};
+}
+
+}  // namespace triax::store
