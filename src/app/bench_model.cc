@@ -162,18 +162,22 @@ class ModelBench {
            static_cast<double>(batch) * (one.state + one.latents * latent_share);
   }
 
-  /// tokens.size() / states.size() decode steps of all sequences.
+  /// tokens.size() / states.size() decode steps of all sequences: each draws a token, but runs the
+  /// given ones.
   Status steps(std::vector<model::SequenceState>& states, std::span<const int32_t> tokens) {
     const size_t batch = states.size();
-    Tensor logits = Tensor::f32({static_cast<int64_t>(batch), engine_.config().vocab});
+    std::vector<dense::Sampler> greedy(batch, dense::Sampler({.temperature = 0.0f}));
+    std::vector<dense::Sampler*> samplers;
+    for (dense::Sampler& sampler : greedy) {
+      samplers.push_back(&sampler);
+    }
+    std::vector<dense::RowSample> samples(batch);
     for (size_t at = 0; at < tokens.size(); at += batch) {
       std::vector<model::SequenceInput> inputs;
       for (size_t n = 0; n < batch; ++n) {
         inputs.push_back({&states[n], tokens.subspan(at + n, 1), model::LogitRows::kLast});
       }
-      if (Status s = engine_.model().forward(engine_.device(), engine_.pool(), inputs,
-                                             engine_.forward_options(), logits);
-          !s.ok()) {
+      if (Status s = engine_.decode(inputs, samplers, samples); !s.ok()) {
         return s;
       }
     }

@@ -143,15 +143,22 @@ Result<std::unique_ptr<Engine>> Engine::open(const std::string& directory,
   return engine;
 }
 
+Status Engine::check_room(const model::SequenceState& state, int64_t tokens) const {
+  if (state.length() + tokens <= context_tokens_) {
+    return {};
+  }
+  return Status::invalid_argument(
+      fmt::format("{} tokens after {} exceed the context of {}; shorten the prompt or raise "
+                  "--context",
+                  tokens, state.length(), context_tokens_));
+}
+
 Status Engine::prefill(model::SequenceState& state, std::span<const int32_t> tokens,
                        model::LogitRows rows, TensorView logits,
                        const std::function<bool(int64_t)>& progress) {
   const auto total = static_cast<int64_t>(tokens.size());
-  if (state.length() + total > context_tokens_) {
-    return Status::invalid_argument(
-        fmt::format("{} tokens after {} exceed the context of {}; shorten the prompt or raise "
-                    "--context",
-                    total, state.length(), context_tokens_));
+  if (Status s = check_room(state, total); !s.ok()) {
+    return s;
   }
   for (int64_t begin = 0; begin < total; begin += options_.prefill_chunk) {
     const int64_t end = std::min(total, begin + options_.prefill_chunk);
@@ -174,6 +181,20 @@ Status Engine::prefill(model::SequenceState& state, std::span<const int32_t> tok
     }
   }
   return {};
+}
+
+Status Engine::decode(std::span<const model::SequenceInput> batch,
+                      std::span<dense::Sampler* const> samplers,
+                      std::span<dense::RowSample> samples) {
+  for (const model::SequenceInput& input : batch) {
+    const auto tokens = static_cast<int64_t>(input.tokens.size());
+    if (Status s = check_room(*input.state, tokens); !s.ok()) {
+      return s;
+    }
+  }
+  return model_.forward(device_, pool_, batch, forward_options_, [&](ConstTensorView logits) {
+    return dense::sample_rows(device_, logits, samplers, samples);
+  });
 }
 
 }  // namespace triax::engine

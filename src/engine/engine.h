@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "dense/sampling/sample_rows.h"
 #include "device/cuda/cuda_queue.h"
 #include "device/device.h"
 #include "model/decode_graphs.h"
@@ -52,6 +53,12 @@ class Engine {
                  model::LogitRows rows, TensorView logits,
                  const std::function<bool(int64_t done)>& progress = {});
 
+  /// One step of decoding: each sequence of the batch, whose LogitRows are kLast, takes its tokens,
+  /// and its sampler draws the next one, on the device where that can be.
+  /// Errors     those of Model::forward; of one row in its sample
+  Status decode(std::span<const model::SequenceInput> batch,
+                std::span<dense::Sampler* const> samplers, std::span<dense::RowSample> samples);
+
   /// From weights that lie in the memory of the queue's GPU already.
   static Result<std::unique_ptr<Engine>> create_on_gpu(std::unique_ptr<CudaQueue> queue,
                                                        model::ModelWeights weights,
@@ -74,6 +81,7 @@ class Engine {
   model::ForwardOptions& forward_options() { return forward_options_; }
 
  private:
+  Status check_room(const model::SequenceState& state, int64_t tokens) const;
   Engine(model::ModelWeights weights, const EngineOptions& options, int64_t context_tokens,
          std::unique_ptr<CudaQueue> queue);
 

@@ -54,7 +54,6 @@ Result<Generated> Session::generate(std::span<const int32_t> prompt, const Gener
   }
   out.reused_tokens = *reused;
   const auto begin = std::chrono::steady_clock::now();
-  Tensor logits = Tensor::f32({1, engine_.config().vocab});
   const auto progress = [&](int64_t done) {
     return !params.on_prefill || params.on_prefill(out.reused_tokens + done, out.prompt_tokens);
   };
@@ -68,32 +67,40 @@ Result<Generated> Session::generate(std::span<const int32_t> prompt, const Gener
   if (Result<model::SequenceState> copy = engine_.pool().fork(current_); copy.ok()) {
     prompt_end_ = std::move(*copy);
   }
-  if (Status s = engine_.prefill(current_, rest.last(1), model::LogitRows::kLast, logits.view());
-      !s.ok()) {
-    return s;
-  }
   out.prefill_seconds = seconds_since(begin);
-  if (Status s = decode(logits.view(), params, out); !s.ok()) {
+  if (params.max_tokens <= 0) {
+    const Status last = engine_.prefill(current_, rest.last(1), model::LogitRows::kNone, {});
+    return last.ok() ? Result<Generated>(std::move(out)) : last;
+  }
+  if (Status s = decode(rest.back(), params, out); !s.ok()) {
     return s;
   }
   return out;
 }
 
-Status Session::decode(TensorView logits, const GenerateParams& params, Generated& out) {
-  const auto begin = std::chrono::steady_clock::now();
+Status Session::decode(int32_t token, const GenerateParams& params, Generated& out) {
+  auto begin = std::chrono::steady_clock::now();
   dense::Sampler sampler(params.sampling);
   sampler.observe_prompt(current_.tokens());
-  const auto row =
-      std::span<const float>(logits.data<float>(), static_cast<size_t>(logits.size(1)));
-  while (static_cast<int64_t>(out.tokens.size()) < params.max_tokens) {
-    const Result<dense::SampledToken> token = sampler.sample(row);
-    if (!token.ok()) {
-      return token.status();
+  sampler.observe_prompt(std::span(&token, 1));
+  dense::Sampler* const samplers[] = {&sampler};
+  for (bool first = true;; first = false) {
+    const model::SequenceInput input{&current_, std::span(&token, 1), model::LogitRows::kLast};
+    dense::RowSample sample;
+    Status status = engine_.decode(std::span(&input, 1), samplers, std::span(&sample, 1));
+    status = status.ok() ? sample.status : status;
+    if (!status.ok()) {
+      return status;
     }
-    out.tokens.push_back(token->id);
+    token = sample.token.id;
+    out.tokens.push_back(token);
+    if (first) {
+      out.prefill_seconds += seconds_since(begin);
+      begin = std::chrono::steady_clock::now();
+    }
     out.decode_seconds = seconds_since(begin);
-    const bool go_on = !params.on_token || params.on_token(*token);
-    if (std::ranges::find(params.stop_ids, token->id) != params.stop_ids.end()) {
+    const bool go_on = !params.on_token || params.on_token(sample.token);
+    if (std::ranges::find(params.stop_ids, token) != params.stop_ids.end()) {
       out.reason = FinishReason::kStop;
       return {};
     }
@@ -101,18 +108,12 @@ Status Session::decode(TensorView logits, const GenerateParams& params, Generate
       out.reason = FinishReason::kCancelled;
       return {};
     }
-    if (static_cast<int64_t>(out.tokens.size()) == params.max_tokens ||
+    if (static_cast<int64_t>(out.tokens.size()) >= params.max_tokens ||
         current_.length() == engine_.context_tokens()) {
-      break;
-    }
-    if (Status s =
-            engine_.prefill(current_, std::span(&token->id, 1), model::LogitRows::kLast, logits);
-        !s.ok()) {
-      return s;
+      out.reason = FinishReason::kLength;
+      return {};
     }
   }
-  out.reason = FinishReason::kLength;
-  return {};
 }
 
 }  // namespace triax::engine

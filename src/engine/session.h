@@ -47,7 +47,8 @@ class Session {
 
  private:
   Result<int64_t> prepare(std::span<const int32_t> prompt);
-  Status decode(TensorView logits, const GenerateParams& params, Generated& out);
+  /// `token`: the prompt's last, which the state has not seen.
+  Status decode(int32_t token, const GenerateParams& params, Generated& out);
 
   Engine& engine_;
   model::SequenceState current_;     // has seen prompt and answer, but for the last token

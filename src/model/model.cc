@@ -185,21 +185,18 @@ Status read_rows(CudaQueue& cuda, ConstTensorView from, TensorView to) {
   return status;
 }
 
-/// On a GPU: the stack, by a graph where one is of use, then the logits to the host.
-Status run_on_gpu(const Step& step, const ModelWeights& weights, TensorView logits) {
+/// The stack with logits in the device's memory, on a GPU by a graph where one is of use.
+Status run_step(const Step& step, const ModelWeights& weights, TensorView logits) {
   const auto stack = [&](TensorView out) { return run_stack(step, weights, out); };
-  Workspace::Scope scope(*step.device.workspace);
-  const auto rows = static_cast<int64_t>(step.rows.size());
-  const TensorView out = take(scope, rows, step.config.vocab);
-  DecodeGraphs* graphs = step.options.graphs;
-  Status status;
-  if (graphs != nullptr && graphs->serves(step)) {
-    status = graphs->run(step, out, stack);
-  } else {
-    status = step.device.cuda->begin_step();
-    status = status.ok() ? stack(out) : status;
+  if (step.device.cuda == nullptr) {
+    return stack(logits);
   }
-  return status.ok() && rows > 0 ? read_rows(*step.device.cuda, out, logits) : status;
+  DecodeGraphs* graphs = step.options.graphs;
+  if (graphs != nullptr && graphs->serves(step)) {
+    return graphs->run(step, logits, stack);
+  }
+  const Status status = step.device.cuda->begin_step();
+  return status.ok() ? stack(logits) : status;
 }
 
 }  // namespace
@@ -218,32 +215,50 @@ int64_t Model::logit_rows(std::span<const SequenceInput> batch) {
   return static_cast<int64_t>(wanted_rows(batch).size());
 }
 
+Status Model::run(const Device& device, StatePool& pool, std::span<const SequenceInput> batch,
+                  const ForwardOptions& options, std::vector<int64_t> rows,
+                  TensorView logits) const {
+  Step step{.device = device, .config = config(), .options = options, .pool = pool};
+  step.rows = std::move(rows);
+  Status status = flatten(batch, step);
+  status = status.ok() ? run_step(step, weights_, logits) : status;
+  if (status.ok()) {
+    for (const SequenceInput& input : batch) {
+      pool.commit(*input.state, input.tokens);
+    }
+  }
+  return status;
+}
+
 Status Model::forward(const Device& device, StatePool& pool, std::span<const SequenceInput> batch,
-                      const ForwardOptions& options, TensorView logits) const {
-  const std::vector<int64_t> rows = wanted_rows(batch);
+                      const ForwardOptions& options,
+                      const std::function<Status(ConstTensorView)>& use) const {
   if (Status s = check_batch(batch, config()); !s.ok()) {
     return s;
   }
+  std::vector<int64_t> rows = wanted_rows(batch);
+  const auto count = static_cast<int64_t>(rows.size());
+  Workspace::Scope scope(*device.workspace);
+  const TensorView logits = take(scope, count, config().vocab);
+  const Status ran = run(device, pool, batch, options, std::move(rows), logits);
+  return ran.ok() && count > 0 ? use(logits) : ran;
+}
+
+Status Model::forward(const Device& device, StatePool& pool, std::span<const SequenceInput> batch,
+                      const ForwardOptions& options, TensorView logits) const {
+  std::vector<int64_t> rows = wanted_rows(batch);
   if (!rows.empty() && (logits.rank() != 2 || logits.size(0) != static_cast<int64_t>(rows.size()) ||
                         logits.size(1) != config().vocab)) {
     return Status::invalid_argument(fmt::format("forward: 'logits' has shape {}, expected [{}, {}]",
                                                 shape_string(logits.shape()), rows.size(),
                                                 config().vocab));
   }
-  Step step{.device = device, .config = config(), .options = options, .pool = pool};
-  step.rows = rows;
-  if (Status s = flatten(batch, step); !s.ok()) {
-    return s;
+  if (device.cuda != nullptr) {
+    return forward(device, pool, batch, options,
+                   [&](ConstTensorView on_gpu) { return read_rows(*device.cuda, on_gpu, logits); });
   }
-  const Status ran = device.cuda != nullptr ? run_on_gpu(step, weights_, logits)
-                                            : run_stack(step, weights_, logits);
-  if (!ran.ok()) {
-    return ran;
-  }
-  for (const SequenceInput& input : batch) {
-    pool.commit(*input.state, input.tokens);
-  }
-  return {};
+  const Status checked = check_batch(batch, config());
+  return checked.ok() ? run(device, pool, batch, options, std::move(rows), logits) : checked;
 }
 
 }  // namespace triax::model

@@ -79,7 +79,17 @@ class Model {
   Status forward(const Device& device, StatePool& pool, std::span<const SequenceInput> batch,
                  const ForwardOptions& options, TensorView logits) const;
 
+  /// The same, for logits that need not leave the device: `use` gets them,
+  /// [logit_rows(batch), vocabulary] in the device's memory, until it returns. The states are
+  /// advanced then, and its error is the result.
+  Status forward(const Device& device, StatePool& pool, std::span<const SequenceInput> batch,
+                 const ForwardOptions& options,
+                 const std::function<Status(ConstTensorView logits)>& use) const;
+
  private:
+  Status run(const Device& device, StatePool& pool, std::span<const SequenceInput> batch,
+             const ForwardOptions& options, std::vector<int64_t> rows, TensorView logits) const;
+
   ModelWeights weights_;
 };
 

@@ -40,6 +40,10 @@ Sampler::Sampler(SamplingParams params)
   check(status.ok(), status.message());
 }
 
+bool Sampler::draws_from_raw() const {
+  return params_.logit_bias.empty() && !any_penalty(params_) && params_.top_logprobs == 0;
+}
+
 void Sampler::observe_prompt(std::span<const int32_t> ids) {
   for (const int32_t id : ids) {
     ++prompt_[id];

@@ -66,6 +66,11 @@ class Sampler {
 
   const SamplingParams& params() const { return params_; }
 
+  /// True when a draw needs neither history nor alternatives, so that it may happen elsewhere
+  /// (sample_rows.h) with the number that this sampler's next draw would use.
+  bool draws_from_raw() const;
+  double next_uniform() { return rng_.uniform(); }
+
  private:
   struct Candidate {
     double weight;
