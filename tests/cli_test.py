@@ -30,7 +30,8 @@ class Cli(unittest.TestCase):
         return result.stdout
 
     def test_every_command_has_help_with_an_example(self):
-        commands = ["generate", "chat", "inspect", "tokenize", "eval", "logits", "quantize", "doctor"]
+        commands = ["generate", "chat", "inspect", "tokenize", "eval", "logits", "quantize", "doctor",
+                    "replay"]
         for command in [[c] for c in commands] + [["bench", "model"], ["bench", "ops"]]:
             self.assertIn("Example", self.ok(*command, "--help"), command)
 
