@@ -78,6 +78,10 @@ uint32_t Cache::session_of(const Request& request, const Tree::Place& place) {
     }
     id = ++derived_sessions_ | uint64_t{1} << 63;
   }
+  return session_with(id);
+}
+
+uint32_t Cache::session_with(uint64_t id) {
   uint32_t i = session_by_id_.find(id);
   if (i == kNone) {
     i = static_cast<uint32_t>(sessions_.size());
@@ -91,6 +95,28 @@ uint32_t Cache::session_of(const Request& request, const Tree::Place& place) {
     session_by_id_.set(id, i);
   }
   return i;
+}
+
+void Cache::compare_prompts(uint32_t session, const Prompt& prompt) {
+  SessionState& s = sessions_[session];
+  const std::span<const Key> blocks = prompt.blocks;
+  const auto remembered = static_cast<int64_t>(s.tail.size());
+  if (remembered > 0) {
+    int64_t back = 0;
+    for (; back < remembered; ++back) {
+      const int64_t i = s.blocks - 1 - back;
+      if (i < static_cast<int64_t>(blocks.size()) &&
+          blocks[static_cast<size_t>(i)] == s.tail[static_cast<size_t>(remembered - 1 - back)]) {
+        break;
+      }
+    }
+    for (auto& policy : policies_) {
+      policy->prompt_compared(static_cast<int32_t>(back), s.blocks);
+    }
+  }
+  const auto kept = std::min<size_t>(blocks.size(), kTailBlocks);
+  s.tail.assign(blocks.end() - static_cast<std::ptrdiff_t>(kept), blocks.end());
+  s.blocks = static_cast<int64_t>(blocks.size());
 }
 
 Result<LeaseId> Cache::begin(const Request& request, double now) {
@@ -159,7 +185,9 @@ void Cache::start(LeaseState& lease, const Request& request, const Found& found,
   query.resumed = found.best.tokens;
   query.pages_matched = std::max(found.pages_matched, found.best.tokens / kBlock * kBlock);
   query.true_fork = found.true_fork;
+  query.next_tokens = sessions_[lease.session].view.next_tokens;
   query.end = std::max<int64_t>(0, request.prompt.tokens - 1) / kBlock * kBlock;
+  compare_prompts(lease.session, request.prompt);
   policies_[kDevice]->anchors(query, lease.view.anchors);
 
   ++stats_.requests;

@@ -121,6 +121,8 @@ class Cache {
   /// Until commit nobody can resume from it.
   /// Returns    nothing when it was declined: not worth it, or no room
   std::optional<Publication> publish(LeaseId id, const Prompt& sequence, Anchor anchor, double now);
+  /// Whether its state at `tokens`, where the answer ended, is worth a publish.
+  bool wants_answer_end(LeaseId id, int64_t tokens) const;
   /// The lease's last publication is complete (its copies are ordered before any later read).
   void commit(LeaseId id, double now);
 
@@ -130,8 +132,9 @@ class Cache {
   /// Drops everything a session alone holds and nobody uses.
   void forget(uint64_t session, double now);
 
-  /// Only where the future is known: when the session's next request will come.
-  void set_next_use(uint64_t session, double when, double now);
+  /// Only where the future is known, for the policy `clairvoyant`: when the session's next request
+  /// comes, and how many tokens of the present prompt it shares. Told before begin, or later again.
+  void set_next_use(uint64_t session, double when, int64_t tokens, double now);
 
   const CacheStats& stats() const { return stats_; }
   TierUse use(Tier tier) const;
@@ -169,6 +172,8 @@ class Cache {
   LeaseState& state_of(LeaseId id);
   const LeaseState& state_of(LeaseId id) const;
   uint32_t session_of(const Request& request, const Tree::Place& place);
+  uint32_t session_with(uint64_t id);
+  void compare_prompts(uint32_t session, const Prompt& prompt);
   void start(LeaseState& lease, const Request& request, const Found& found, double now);
   void move_pin(LeaseState& lease, uint32_t node);
 

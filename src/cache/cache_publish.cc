@@ -112,6 +112,7 @@ std::optional<Publication> Cache::publish(LeaseId id, const Prompt& sequence, An
     tree_.checkpoint(c).last_used = now;
     refresh_state(c, now);
     publication.exists = true;
+    lease.published = anchor.tokens;
     return publication;
   }
   const int64_t bytes = config_.tiers[kDevice].state_bytes + (rows > 0 ? config_.page_bytes : 0);
@@ -141,7 +142,14 @@ std::optional<Publication> Cache::publish(LeaseId id, const Prompt& sequence, An
     publication.tail = {lease.own.front(), made.tails[kDevice], rows};
   }
   lease.writing = c;
+  lease.published = anchor.tokens;
   return publication;
+}
+
+bool Cache::wants_answer_end(LeaseId id, int64_t tokens) const {
+  const LeaseState& lease = state_of(id);
+  const int64_t last = std::max(lease.published, lease.view.resumed);
+  return policies_[kDevice]->wants_answer_end(tokens, tokens - last);
 }
 
 void Cache::commit(LeaseId id, double now) {
@@ -224,13 +232,13 @@ void Cache::forget(uint64_t session, double now) {
   }
 }
 
-void Cache::set_next_use(uint64_t session, double when, double now) {
-  const uint32_t s = session_by_id_.find(session);
-  if (s != kNone) {
-    sessions_[s].view.next_use = when;
-    for (auto& policy : policies_) {
-      policy->session_changed(s, sessions_[s].view, now);
-    }
+void Cache::set_next_use(uint64_t session, double when, int64_t tokens, double now) {
+  const uint32_t s = session_with(session);
+  Session& view = sessions_[s].view;
+  view.next_use = when;
+  view.next_tokens = tokens;
+  for (auto& policy : policies_) {
+    policy->session_changed(s, view, now);
   }
 }
 

@@ -26,6 +26,8 @@ struct Cache::SessionState {
   uint32_t generation = 0;
   uint32_t tip = kRoot;  // node of its last checkpoint: where the next prompt is looked for
   uint32_t tip_generation = 0;
+  std::vector<Key> tail;  // of its last prompt, the last kTailBlocks
+  int64_t blocks = 0;     // whole blocks of that prompt
 };
 
 }  // namespace triax::cache

@@ -38,6 +38,8 @@ std::string_view name_of(AnchorKind kind) {
 
 void Policy::session_changed(uint32_t /*index*/, const Session& /*session*/, double /*now*/) {}
 
+void Policy::prompt_compared(int32_t /*back*/, int64_t /*blocks*/) {}
+
 std::vector<std::string> policy_names() {
   return {"dense",        "interval:32K",     "prompt-end", "prompt-end+junction",
           "per-path-lru", "ladder:8K+demand", "value",      "clairvoyant"};
@@ -46,9 +48,11 @@ std::vector<std::string> policy_names() {
 Result<std::unique_ptr<Policy>> make_policy(std::string_view name, const CacheConfig& config,
                                             Tier tier) {
   LruRules rules;
-  if (name == "value" || name == "clairvoyant") {
-    return make_value_policy(name == "value" ? Foresight::kLearned : Foresight::kPerfect, config,
-                             tier);
+  if (name == "value") {
+    return make_value_policy(config);
+  }
+  if (name == "clairvoyant") {
+    return make_clairvoyant_policy(config, tier);
   }
   if (name == "dense") {
     rules.interval = 1536;

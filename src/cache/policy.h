@@ -25,6 +25,9 @@ struct Anchor {
   bool operator==(const Anchor&) const = default;
 };
 
+/// So many of a prompt's last blocks are remembered, to see where the next one leaves it.
+inline constexpr int32_t kTailBlocks = 32;
+
 /// How a request ended; what its session does next depends on it.
 enum class Outcome : uint8_t { kToolCall, kStop, kLength, kCancelled };
 inline constexpr int kOutcomes = 4;
@@ -40,7 +43,9 @@ struct Session {
   double gap_seconds_mean = 0;  // end to next begin, exponentially averaged; 0: none seen
   Outcome last_outcome = Outcome::kStop;
   std::array<int64_t, kTiers> bytes{};  // of its runs and states, by tier
-  double next_use = 0;  // only where the future is known (replay): when it comes back
+  // Only where the future is known (replay), for `clairvoyant`:
+  double next_use = 0;       // when its next request comes
+  int64_t next_tokens = -1;  // how much of its last prompt that request shares; -1: unknown
 };
 
 /// Something that can be evicted from one tier.
@@ -65,6 +70,7 @@ struct AnchorQuery {
   int64_t pages_matched = 0;  // pages are there up to here, >= resumed, a multiple of 64
   bool true_fork = false;     // another continuation exists at pages_matched
   int64_t end = 0;            // last multiple of 64 below the prompt's length
+  int64_t next_tokens = -1;   // Session::next_tokens
 };
 
 /// Retention. One object for each tier; calls come from one thread.
@@ -84,6 +90,9 @@ class Policy {
   virtual void erase(uint32_t id) = 0;
   /// Something about a session changed: it began or ended a request.
   virtual void session_changed(uint32_t index, const Session& session, double now);
+  /// A session's prompt shared with its previous prompt all but the last `back` of that one's
+  /// `blocks` whole blocks (back == kTailBlocks: at least so many).
+  virtual void prompt_compared(int32_t back, int64_t blocks);
   /// The item to evict next; it stays inserted until erase.
   /// Returns    false when nothing is inserted
   virtual bool victim(double now, uint32_t* id) = 0;

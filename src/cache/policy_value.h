@@ -7,12 +7,10 @@
 
 namespace triax::cache {
 
-enum class Foresight : uint8_t {
-  kLearned,  // return times are predicted from those seen
-  kPerfect,  // Session::next_use is known
-};
+/// Return times are predicted from those seen.
+std::unique_ptr<Policy> make_value_policy(const CacheConfig& config);
 
-std::unique_ptr<Policy> make_value_policy(Foresight foresight, const CacheConfig& config,
-                                          Tier tier);
+/// Session::next_use and next_tokens are known.
+std::unique_ptr<Policy> make_clairvoyant_policy(const CacheConfig& config, Tier tier);
 
 }  // namespace triax::cache
