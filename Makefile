@@ -50,7 +50,7 @@ bench: setup  ## build and run the benchmarks of all operations (BENCH_ARGS are 
 
 gpu-test: setup  ## build with CUDA and run on the GPU what needs one: sanitizer, tests, benchmarks
 	@tools/setup.sh cuda
-	@cmake --preset cuda && cmake --build --preset cuda -j $(JOBS)
+	@cmake --preset cuda && cmake --build --preset cuda --target all gpu_benches -j $(JOBS)
 	@tools/gpu_run.sh build/cuda
 
 clean:  ## remove all that was built
