@@ -1,0 +1,243 @@
+#include "engine/sequence_memory.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "device/cuda/cuda_queue.h"
+
+namespace triax::engine {
+namespace {
+
+using cache::kBlock;
+
+/// Bytes of one slot and of one page; a pool of one each knows.
+struct Sizes {
+  int64_t slot = 0;
+  int64_t page = 0;
+};
+
+Sizes sizes_of(const checkpoint::ModelConfig& config, DType latents) {
+  const model::StatePool one(config, {.sequences = 1, .tokens = 0, .latents = latents});
+  return {one.slot_bytes(), one.page_bytes()};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<SequenceMemory>> SequenceMemory::create(
+    const checkpoint::ModelConfig& config, DType latents, CudaQueue* cuda,
+    const SequenceMemoryOptions& options) {
+  const Sizes sizes = sizes_of(config, latents);
+  const int64_t bytes = cuda != nullptr ? options.bytes / 2 : options.bytes;
+  cache::CacheConfig settings;
+  settings.page_bytes = sizes.page;
+  settings.running_state_bytes = sizes.slot;
+  settings.tiers[0].budget_bytes = bytes;
+  settings.tiers[0].state_bytes = sizes.slot;
+  settings.policy = options.policy;
+  Result<std::unique_ptr<cache::Cache>> made = cache::Cache::create(settings);
+  if (!made.ok()) {
+    return made.status();
+  }
+  // The cache counts bytes and gives out the lowest numbers; each number has a place of its own.
+  const model::StatePoolSize size{.sequences = options.marks,
+                                  .tokens = 0,
+                                  .latents = latents,
+                                  .lent_slots = bytes / std::max<int64_t>(1, sizes.slot),
+                                  .lent_pages = bytes / std::max<int64_t>(1, sizes.page),
+                                  .poison = options.poison};
+  try {
+    std::unique_ptr<SequenceMemory> memory(new SequenceMemory(config, size, cuda, options));
+    memory->cache_ = std::move(*made);
+    return memory;
+  } catch (const std::bad_alloc& error) {
+    return Status::resource_exhausted(
+        fmt::format("no room for {} bytes of sequences; use a smaller budget: {}", options.bytes,
+                    error.what()));
+  }
+}
+
+SequenceMemory::Entry& SequenceMemory::entry(sched::SequenceId id) {
+  const auto found = entries_.find(id);
+  check(found != entries_.end(), "sequence memory: no such sequence");
+  return found->second;
+}
+
+const SequenceMemory::Entry& SequenceMemory::entry(sched::SequenceId id) const {
+  const auto found = entries_.find(id);
+  check(found != entries_.end(), "sequence memory: no such sequence");
+  return found->second;
+}
+
+void SequenceMemory::note(const Status& status) {
+  if (status_.ok()) {
+    status_ = status;
+  }
+}
+
+void SequenceMemory::add(sched::SequenceId id, std::span<const int32_t> tokens,
+                         sched::SessionId session, uint64_t salt) {
+  // Without reuse no two sequences have a prefix in common, not even the empty one.
+  const cache::Key root = cache::root_key(options_.fingerprint, salt);
+  Entry entry{.tokens = cache::BlockHasher(options_.reuse ? root : cache::chained(root, id)),
+              .session = session};
+  entry.tokens.append(tokens);
+  check(entries_.emplace(id, std::move(entry)).second, "sequence memory: the id is in use");
+}
+
+void SequenceMemory::remove(sched::SequenceId id) {
+  check(!entry(id).running, "sequence memory: removed while running");
+  entries_.erase(id);
+}
+
+void SequenceMemory::append(sched::SequenceId id, int32_t token) {
+  entry(id).tokens.append(std::span(&token, 1));
+}
+
+void SequenceMemory::set_outcome(sched::SequenceId id, cache::Outcome outcome) {
+  entry(id).outcome = outcome;
+}
+
+model::SequenceState& SequenceMemory::state(sched::SequenceId id) {
+  Entry& e = entry(id);
+  check(e.running, "sequence memory: the sequence does not run");
+  return e.state;
+}
+
+std::span<const int32_t> SequenceMemory::tokens(sched::SequenceId id) const {
+  return entry(id).tokens.prompt().ids;
+}
+
+const Reuse& SequenceMemory::reuse(sched::SequenceId id) const { return entry(id).reuse; }
+
+void SequenceMemory::refresh_pages(Entry& e) {
+  std::vector<int32_t> pages;
+  cache_->append_pages(e.lease, pages);
+  pool_.set_pages(e.state, std::move(pages));
+}
+
+/// The first step's state, on slots and pages that are its own: what it goes on from is copied
+/// before anything is written.
+Status SequenceMemory::prepare(Entry& e) {
+  const cache::Lease& lease = cache_->lease(e.lease);
+  Status status = lease.resumed > 0 ? pool_.copy_slot(lease.read_slot, lease.write_slot)
+                                    : pool_.clear_slot(lease.write_slot);
+  if (status.ok() && lease.tail.rows > 0) {
+    status = pool_.copy_page(lease.tail.from, lease.tail.to);
+  }
+  const std::span<const int32_t> ids = e.tokens.prompt().ids;
+  const auto seen = ids.first(static_cast<size_t>(lease.resumed));
+  e.state = pool_.lend(lease.write_slot, {seen.begin(), seen.end()});
+  refresh_pages(e);
+  cache_->state_read(e.lease, now_);
+  return status;
+}
+
+sched::Start SequenceMemory::start(sched::SequenceId id, int64_t tokens) {
+  Entry& e = entry(id);
+  check(!e.running && e.tokens.tokens() == tokens, "sequence memory: start of other tokens");
+  const Result<cache::LeaseId> lease =
+      cache_->begin({.prompt = e.tokens.prompt(), .session = e.session}, now_);
+  if (!lease.ok()) {
+    return {};
+  }
+  e.lease = *lease;
+  e.running = true;
+  note(prepare(e));
+  const cache::Lease& view = cache_->lease(e.lease);
+  if (!e.started) {
+    e.reuse = {view.match, view.resumed};
+    e.started = true;
+  }
+  return poll(id);
+}
+
+sched::Start SequenceMemory::poll(sched::SequenceId id) {
+  const cache::Lease& lease = cache_->lease(entry(id).lease);
+  sched::Start start{.fits = true, .ready = true, .tokens = lease.resumed, .stops = {}};
+  for (const cache::Anchor& anchor : lease.anchors) {
+    if (options_.reuse && anchor.tokens > lease.resumed) {
+      start.stops.push_back(anchor.tokens);
+    }
+  }
+  return start;
+}
+
+bool SequenceMemory::grow(sched::SequenceId id, int64_t tokens) {
+  Entry& e = entry(id);
+  const auto before = e.state.pages().size();
+  if (!cache_->extend(e.lease, tokens, now_).ok()) {
+    return false;
+  }
+  refresh_pages(e);
+  for (size_t i = before; i < e.state.pages().size(); ++i) {
+    note(pool_.poison_page(e.state.pages()[i]));  // nobody may read what was there
+  }
+  return true;
+}
+
+bool SequenceMemory::is_anchor(sched::SequenceId id, int64_t tokens) const {
+  const Entry& e = entry(id);
+  return options_.reuse && e.running &&
+         std::ranges::any_of(cache_->lease(e.lease).anchors,
+                             [&](const cache::Anchor& a) { return a.tokens == tokens; });
+}
+
+void SequenceMemory::publish_anchor(sched::SequenceId id) {
+  const Entry& e = entry(id);
+  const int64_t length = e.state.length();
+  for (const cache::Anchor& anchor : cache_->lease(e.lease).anchors) {
+    if (anchor.tokens == length) {
+      publish(id, anchor.kind);
+      return;
+    }
+  }
+}
+
+void SequenceMemory::publish(sched::SequenceId id, cache::AnchorKind kind) {
+  Entry& e = entry(id);
+  const int64_t length = e.state.length();
+  if (!options_.reuse || !status_.ok() || length == 0 || length <= cache_->lease(e.lease).resumed) {
+    return;
+  }
+  const std::optional<cache::Publication> granted =
+      cache_->publish(e.lease, e.tokens.prompt(), {length, kind}, now_);
+  refresh_pages(e);
+  if (!granted || granted->exists) {
+    return;
+  }
+  Status copied = pool_.copy_slot(granted->from, granted->to);
+  if (copied.ok() && granted->tail.rows > 0) {
+    copied = pool_.copy_page(granted->tail.from, granted->tail.to);
+  }
+  note(copied);
+  if (copied.ok()) {
+    cache_->commit(e.lease, now_);
+  }
+}
+
+void SequenceMemory::preempt(sched::SequenceId id, int64_t tokens) {
+  (void)tokens;  // the state may be behind while a draft was not accepted
+  publish(id, cache::AnchorKind::kPreempted);
+  release(id);
+}
+
+void SequenceMemory::release(sched::SequenceId id) {
+  Entry& e = entry(id);
+  note(pool_.poison_slot(e.state.slot()));
+  e.state = model::SequenceState();
+  e.running = false;
+  cache_->end(e.lease, e.outcome, now_);
+}
+
+int64_t SequenceMemory::bytes(int64_t tokens) const {
+  return pool_.slot_bytes() + (tokens + kBlock - 1) / kBlock * pool_.page_bytes();
+}
+
+int64_t SequenceMemory::tokens_max() const {
+  return std::max<int64_t>(0, (capacity_bytes() - pool_.slot_bytes()) / pool_.page_bytes()) *
+         kBlock;
+}
+
+}  // namespace triax::engine
