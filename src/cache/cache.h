@@ -134,7 +134,7 @@ class Cache {
 
   /// Only where the future is known, for the policy `clairvoyant`: when the session's next request
   /// comes, and how many tokens of the present prompt it shares. Told before begin, or later again.
-  void set_next_use(uint64_t session, double when, int64_t tokens, double now);
+  void set_next_use(uint64_t session, double when, double now, int64_t tokens = -1);
 
   const CacheStats& stats() const { return stats_; }
   TierUse use(Tier tier) const;

@@ -232,7 +232,7 @@ void Cache::forget(uint64_t session, double now) {
   }
 }
 
-void Cache::set_next_use(uint64_t session, double when, int64_t tokens, double now) {
+void Cache::set_next_use(uint64_t session, double when, double now, int64_t tokens) {
   const uint32_t s = session_with(session);
   Session& view = sessions_[s].view;
   view.next_use = when;

@@ -11,7 +11,7 @@ namespace triax::cache {
 namespace {
 
 TEST(Cache, ResumesTheNextTurnAtTheLastPromptsEnd) {
-  Bench bench(small_config());
+  Bench bench(small_config(4096, "prompt-end"));
   EXPECT_EQ(bench.run(tokens_of(1, 1000), 1), 0);
   EXPECT_EQ(bench.run(tokens_of(1, 1500), 1), 960);   // the last multiple of 64 below 1000
   EXPECT_EQ(bench.run(tokens_of(1, 1500), 1), 1472);  // the same again
@@ -21,7 +21,7 @@ TEST(Cache, ResumesTheNextTurnAtTheLastPromptsEnd) {
 // Fault 14: exact multiples of the block, and a token more or less, gave no hits.
 TEST(Cache, ExactMultiplesOfABlockPlusMinusOne) {
   for (const int64_t length : {63, 64, 65, 127, 128, 129, 8191, 8192, 8193}) {
-    Bench bench(small_config());
+    Bench bench(small_config(4096, "prompt-end"));
     bench.run(tokens_of(7, length), 1);
     const int64_t boundary = (length - 1) / 64 * 64;
     EXPECT_EQ(bench.run(tokens_of(7, length), 1), boundary) << length;
