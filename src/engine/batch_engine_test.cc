@@ -25,6 +25,7 @@ class BatchEngineTest : public ::testing::Test {
 
   static BatchOptions roomy() {
     BatchOptions options;
+    options.policy = "prompt-end+junction";  // learns nothing: each test sees the same checkpoints
     options.memory_bytes = int64_t{256} << 20;
     options.sched.step_tokens = 512;
     options.sched.chunk_tokens = 256;
@@ -317,6 +318,31 @@ TEST_F(BatchEngineTest, AnyNumberOfAcceptedTokensIsTakenBackRightly) {
         EXPECT_EQ(a.usage.accepted_tokens, a.usage.drafted_tokens);
         EXPECT_LE(runner.batch().counters().steps, 3 + 40 / (1 + longest) + 1);
       }
+    }
+  }
+}
+
+TEST_F(BatchEngineTest, NoPolicyChangesAToken) {
+  for (const std::string& policy : cache::policy_names()) {
+    BatchOptions options = tight(4, 384);
+    options.policy = policy;
+    BatchRunner runner(*engine_, options);
+    Rng rng(3);
+    std::vector<std::pair<RequestId, BatchRequest>> asked;
+    for (uint64_t i = 0; i < 12; ++i) {
+      const BatchRequest r =
+          request(joined(random_tokens(64 * static_cast<int64_t>(rng.below(3)), rng.below(2)),
+                         random_tokens(1 + static_cast<int64_t>(rng.below(200)), rng.below(6))),
+                  4);
+      asked.emplace_back(runner.submit(r), r);
+      for (uint64_t steps = rng.below(4); steps > 0; --steps) {
+        runner.step();
+      }
+    }
+    runner.run();
+    for (const auto& [id, r] : asked) {
+      SCOPED_TRACE(policy);
+      expect_cold(runner.answer(id), r);
     }
   }
 }

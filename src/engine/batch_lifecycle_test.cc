@@ -29,6 +29,7 @@ class BatchLifecycleTest : public ::testing::Test {
 
   static BatchOptions roomy() {
     BatchOptions options;
+    options.policy = "prompt-end+junction";  // learns nothing: each test sees the same checkpoints
     options.memory_bytes = int64_t{64} << 20;
     options.sched.step_tokens = 256;
     options.sched.chunk_tokens = 128;

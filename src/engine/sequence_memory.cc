@@ -201,6 +201,9 @@ void SequenceMemory::publish(sched::SequenceId id, cache::AnchorKind kind) {
   if (!options_.reuse || !status_.ok() || length == 0 || length <= cache_->lease(e.lease).resumed) {
     return;
   }
+  if (kind == cache::AnchorKind::kAnswerEnd && !cache_->wants_answer_end(e.lease, length)) {
+    return;
+  }
   const std::optional<cache::Publication> granted =
       cache_->publish(e.lease, e.tokens.prompt(), {length, kind}, now_);
   refresh_pages(e);
