@@ -86,7 +86,7 @@ class BlobStore {
   virtual void find(BlobKey key, FindDone done) = 0;
 
   /// Removes a blob and every boundary that needs it, or a boundary and every part that no other
-  /// boundary needs. Ok when nothing was there.
+  /// boundary needs. Ok when nothing was there. A put of the key that is under way ends without it.
   virtual void erase(BlobKey key, Done done) = 0;
 
   /// All boundaries when `kind` is kBoundary, else all blobs of that kind, in no order.

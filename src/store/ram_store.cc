@@ -323,7 +323,6 @@ std::optional<RamLease> RamStore::lease(const BlobKey& key) {
     return std::nullopt;
   }
   catalog_.touch(*entry);
-  ++stats_.read_blobs;
   return lease_of(*entry);
 }
 

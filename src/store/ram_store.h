@@ -55,7 +55,7 @@ class RamStore final : public BlobStore {
   StoreStats stats() const override;
   LinkRates link_rates() const override;
 
-  /// The blob in place; nullopt when it is not there.
+  /// The blob in place; nullopt when it is not there. Counts as a use, not as a read.
   std::optional<RamLease> lease(const BlobKey& key);
 
   /// Room for a blob that somebody else fills (a lower tier, a GPU): write all pieces, then

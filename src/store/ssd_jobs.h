@@ -1,6 +1,7 @@
 // What ssd_store.cc and ssd_transfer.cc share: requests under way, and bytes that count.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <string>
@@ -36,6 +37,12 @@ struct SsdStore::PutJob {
   std::atomic<bool> failed{false};
   std::vector<EntryPtr> pinned;  // under the store's lock
   Status status;                 // the first error; under the store's lock
+
+  bool names(const BlobKey& key) const {
+    return (request.boundary && request.boundary->key == key) ||
+           std::any_of(request.blobs.begin(), request.blobs.end(),
+                       [&](const BlobSource& source) { return source.key == key; });
+  }
 };
 
 /// A get: the last target to end answers.

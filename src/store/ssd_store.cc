@@ -311,6 +311,12 @@ void SsdStore::erase(BlobKey key, Done done) {
   {
     const std::lock_guard lock(mutex_);
     drop_files(catalog_.remove(key));
+    for (PutJob* job : puts_) {  // what is still being written must not appear later
+      if (job->names(key)) {
+        job->status = Status::cancelled("ssd store: erased while it was written");
+        job->failed = true;
+      }
+    }
   }
   done({});
 }

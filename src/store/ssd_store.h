@@ -80,6 +80,7 @@ class SsdStore final : public BlobStore {
   void drop_expired();
   Result<std::shared_ptr<void>> reserve(int64_t file_bytes);
   EntryPtr pin_known(const BlobKey& key, int64_t bytes, const PutJob& job, Status* status);
+  Result<bool> find_boundary(PutJob& job);
 
   // On a worker:
   void work(std::unique_ptr<FileIo> io);
@@ -104,9 +105,10 @@ class SsdStore final : public BlobStore {
   std::shared_ptr<std::atomic<int64_t>> used_ = std::make_shared<std::atomic<int64_t>>(0);
   std::atomic<uint64_t> temporaries_{0};
   LinkMeter read_meter_, write_meter_;
-  mutable std::mutex mutex_;  // catalog, statistics, and that names in the folder agree with them
+  mutable std::mutex mutex_;  // what follows, and that names in the folder agree with the catalog
   Catalog catalog_;
   StoreStats stats_;
+  std::vector<PutJob*> puts_;  // not answered yet
 
   std::mutex queue_mutex_;
   std::condition_variable queue_filled_;

@@ -123,6 +123,7 @@ void SsdStore::put(PutRequest request, Done done) {
   {
     const std::lock_guard lock(mutex_);
     drop_expired();
+    puts_.push_back(job.get());
     if (job->request.boundary) {  // parts that are there already must not leave meanwhile
       for (const BlobRef& part : job->request.boundary->parts) {
         if (const EntryPtr entry = catalog_.find(part.key)) {
@@ -193,6 +194,7 @@ void SsdStore::finish_put(PutJob& job, FileIo& io) {
       --entry->pins;
     }
     job.pinned.clear();
+    std::erase(puts_, &job);
   }
   job.done(std::move(status));
   job.done = nullptr;
@@ -222,8 +224,8 @@ Status SsdStore::write_blob(PutJob& job, const BlobSource& source, FileIo& io) {
   }
   write_meter_.add(header.blob.bytes, Seconds(Steady::now() - begin).count());
   const std::lock_guard lock(mutex_);
-  Status status;
-  EntryPtr entry = pin_known(source.key, header.blob.bytes, job, &status);
+  Status status = job.status;
+  EntryPtr entry = !status.ok() ? nullptr : pin_known(source.key, header.blob.bytes, job, &status);
   if (entry != nullptr || !status.ok()) {  // another request was faster
     ::unlink(temporary.c_str());
   } else if (::rename(temporary.c_str(), path_of(source.key).c_str()) != 0) {
@@ -289,27 +291,34 @@ Status SsdStore::write_file(const BlobHeader& header, const ConstPieces& pieces,
   return {};
 }
 
+// Whether the job's boundary is there already.
+// Errors     its parts are not all there, it was erased meanwhile, or it is there and another one
+Result<bool> SsdStore::find_boundary(PutJob& job) {
+  if (!job.status.ok()) {
+    return job.status;
+  }
+  const Boundary& boundary = *job.request.boundary;
+  const EntryPtr known = catalog_.find(boundary.key);
+  if (known == nullptr) {
+    const Status status = catalog_.check_parts(boundary);
+    return status.ok() ? Result<bool>(false) : status;
+  }
+  if (*known->boundary != boundary) {
+    return Status::invalid_argument(
+        fmt::format("ssd store: boundary {} is there with other parts or another note",
+                    to_string(boundary.key)));
+  }
+  catalog_.touch(*known);
+  catalog_.set_value(*known, job.request.value);
+  catalog_.extend(*known, job.expires_ms);
+  for (const BlobRef& part : boundary.parts) {
+    catalog_.extend(*catalog_.find(part.key), job.expires_ms);
+  }
+  return true;
+}
+
 Status SsdStore::commit(PutJob& job, FileIo& io) {
   const Boundary& boundary = *job.request.boundary;
-  const auto look = [&]() -> Result<bool> {  // whether it is there already
-    const EntryPtr known = catalog_.find(boundary.key);
-    if (known == nullptr) {
-      const Status status = catalog_.check_parts(boundary);
-      return status.ok() ? Result<bool>(false) : status;
-    }
-    if (*known->boundary != boundary) {
-      return Status::invalid_argument(
-          fmt::format("ssd store: boundary {} is there with other parts or another note",
-                      to_string(boundary.key)));
-    }
-    catalog_.touch(*known);
-    catalog_.set_value(*known, job.request.value);
-    catalog_.extend(*known, job.expires_ms);
-    for (const BlobRef& part : boundary.parts) {
-      catalog_.extend(*catalog_.find(part.key), job.expires_ms);
-    }
-    return true;
-  };
   const std::vector<std::byte> record = encode_boundary(boundary);
   BlobHeader header{{boundary.key, static_cast<int64_t>(record.size())},
                     job.expires_ms,
@@ -317,7 +326,7 @@ Status SsdStore::commit(PutJob& job, FileIo& io) {
   std::shared_ptr<void> charge;
   {
     const std::lock_guard lock(mutex_);
-    Result<bool> known = look();
+    Result<bool> known = find_boundary(job);
     if (!known.ok() || *known) {
       return known.status();
     }
@@ -333,7 +342,7 @@ Status SsdStore::commit(PutJob& job, FileIo& io) {
   }
   {
     const std::lock_guard lock(mutex_);
-    Result<bool> known = look();
+    Result<bool> known = find_boundary(job);
     if (!known.ok() || *known) {
       ::unlink(temporary.c_str());
       return known.status();
