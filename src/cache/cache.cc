@@ -140,19 +140,8 @@ Result<LeaseId> Cache::begin(const Request& request, double now) {
   lease.open = true;
   lease.session = session;
   lease.view.match = found.match;
-  lease.view.resumed = found.best.tokens;
-  lease.view.tokens = tree_.node(found.best.node).end_tokens();
   ++tree_.node(kRoot).pins;
-  move_pin(lease, found.best.node);
-  refresh_run(found.best.node, now);
-  if (found.best.checkpoint != kNone) {
-    Checkpoint& c = tree_.checkpoint(found.best.checkpoint);
-    ++c.pins;
-    refresh_state(found.best.checkpoint, now);
-    lease.reading = lease.resumed_from = found.best.checkpoint;
-    lease.resumed_generation = c.generation;
-    lease.view.read_slot = c.slots[kDevice];
-  }
+  pin_boundary(lease, found.best, now);
   const int64_t tail_bytes = found.best.tokens % kBlock != 0 ? config_.page_bytes : 0;
   const LeaseId id{index, generation};
   if (!make_room(Tier::kDevice, config_.running_state_bytes + tail_bytes, now)) {
@@ -162,33 +151,59 @@ Result<LeaseId> Cache::begin(const Request& request, double now) {
                     config_.running_state_bytes, used_[kDevice]));
   }
   start(lease, request, found, now);
+  if (found.match.not_loaded > 0) {
+    load_for(id, request, found, now);
+  }
   return id;
+}
+
+void Cache::pin_boundary(LeaseState& lease, const Boundary& boundary, double now) {
+  const uint32_t before = lease.node;
+  move_pin(lease, boundary.node);
+  refresh_run(before, now);
+  refresh_run(boundary.node, now);
+  lease.view.resumed = boundary.tokens;
+  lease.view.tokens = tree_.node(boundary.node).end_tokens();
+  if (boundary.checkpoint != kNone) {
+    Checkpoint& c = tree_.checkpoint(boundary.checkpoint);
+    ++c.pins;
+    refresh_state(boundary.checkpoint, now);
+    lease.reading = lease.resumed_from = boundary.checkpoint;
+    lease.resumed_generation = c.generation;
+    lease.view.read_slot = c.slots[kDevice];
+  }
+}
+
+/// The running state will be that of `reading`; room for a page of its own was made.
+void Cache::read_boundary(LeaseState& lease, double now) {
+  tree_.node(lease.node).last_used = now;
+  if (lease.reading == kNone) {
+    return;
+  }
+  Checkpoint& c = tree_.checkpoint(lease.reading);
+  c.last_used = now;
+  ++c.uses;
+  ++stats_.states_read[static_cast<size_t>(c.kind)];
+  if (c.rows > 0) {
+    charge(Tier::kDevice, lease.session, config_.page_bytes);
+    lease.own.push_back(pages_[kDevice].take());
+    lease.view.tail = {c.tails[kDevice], lease.own.back(), c.rows};
+    lease.view.tokens += kBlock;
+  }
 }
 
 void Cache::start(LeaseState& lease, const Request& request, const Found& found, double now) {
   charge(Tier::kDevice, kNone, config_.running_state_bytes);
   lease.view.write_slot = (one_slot_size_ ? slots_[kDevice] : running_slots_).take();
-  tree_.node(lease.node).last_used = now;
-  if (lease.reading != kNone) {
-    Checkpoint& c = tree_.checkpoint(lease.reading);
-    c.last_used = now;
-    ++c.uses;
-    ++stats_.states_read[static_cast<size_t>(c.kind)];
-    if (c.rows > 0) {
-      charge(Tier::kDevice, lease.session, config_.page_bytes);
-      lease.own.push_back(pages_[kDevice].take());
-      lease.view.tail = {c.tails[kDevice], lease.own.back(), c.rows};
-      lease.view.tokens += kBlock;
-    }
-  }
-  AnchorQuery query;
+  read_boundary(lease, now);
+  AnchorQuery& query = lease.query;
   query.resumed = found.best.tokens;
   query.pages_matched = std::max(found.pages_matched, found.best.tokens / kBlock * kBlock);
   query.true_fork = found.true_fork;
   query.next_tokens = sessions_[lease.session].view.next_tokens;
   query.end = std::max<int64_t>(0, request.prompt.tokens - 1) / kBlock * kBlock;
   compare_prompts(lease.session, request.prompt);
-  policies_[kDevice]->anchors(query, lease.view.anchors);
+  policies_[kDevice]->anchors(lease.query, lease.view.anchors);
 
   ++stats_.requests;
   stats_.tokens_prompt += request.prompt.tokens;
@@ -222,6 +237,7 @@ void Cache::move_pin(LeaseState& lease, uint32_t node) {
 
 Status Cache::extend(LeaseId id, int64_t tokens, double now) {
   LeaseState& lease = state_of(id);
+  check(!lease.view.loading, "a lease is extended once it is loaded");
   const int64_t have = tree_.node(lease.node).end_block() + static_cast<int64_t>(lease.own.size());
   const int64_t more = blocks_for(tokens) - have;
   if (more <= 0) {

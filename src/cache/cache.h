@@ -61,6 +61,36 @@ struct Lease {
   PageCopy tail;                // before the first step; rows == 0: nothing to copy
   std::vector<Anchor> anchors;  // boundaries to publish while the prompt is computed, ascending
   int64_t tokens = 0;           // its pages reach to here
+  bool loading = false;         // a lower tier's copy is on its way: wait for confirm. Until then
+                                // resumed and anchors are those without it
+};
+
+/// A copy between tiers for the owner to make. Whoever copies names objects by key or by id.
+struct Transfer {
+  struct Page {
+    Key key;  // of the prefix that ends with this page
+    PageId from = kNoId;
+    PageId to = kNoId;
+  };
+  uint64_t id = 0;
+  Tier from = Tier::kDevice;
+  Tier to = Tier::kDevice;
+  int64_t bytes = 0;
+  bool urgent = false;      // a request waits for it
+  std::vector<Page> pages;  // empty when CacheConfig::name_moves is off
+  Key state_key;            // of exactly `tokens` tokens
+  int64_t tokens = 0;
+  SlotId state_from = kNoId;
+  SlotId state_to = kNoId;
+  PageCopy tail;  // its partial page
+};
+
+/// Something that left a tier below the device: its owner may delete it.
+struct Drop {
+  Tier tier = Tier::kRam;
+  bool state = false;  // else a page
+  Key key;
+  int32_t id = kNoId;
 };
 
 /// A checkpoint that was granted room: copy, then commit.
@@ -79,6 +109,10 @@ struct CacheStats {
   std::array<int64_t, kAnchorKinds> states_read{};    // resumed from, each time
   std::array<int64_t, kAnchorKinds> states_wasted{};  // evicted from everywhere, never read
   int64_t states_declined = 0;                        // no room for them
+  std::array<int64_t, kTiers> tokens_loaded{};        // resumed from there, by tier
+  std::array<int64_t, kTiers> bytes_loaded{};         // from there to the device
+  std::array<int64_t, kTiers> bytes_stored{};         // to there
+  int64_t transfers_failed = 0;
 };
 
 struct TierUse {
@@ -129,6 +163,21 @@ class Cache {
   /// Ends the lease: its own pages and slots are free, a publication without commit is dropped.
   void end(LeaseId id, Outcome outcome, double now);
 
+  /// Appends the copies planned since the last call. Their sources stay until confirm.
+  void take_transfers(std::vector<Transfer>& out);
+  /// The owner made the copy, or could not.
+  void confirm(uint64_t transfer, bool made, double now);
+  /// Appends what left tiers below the device since the last call (CacheConfig::name_moves).
+  void take_drops(std::vector<Drop>& out);
+  /// Plans the load that begin would ask for, if there is one: for a request that waits, or a
+  /// session about to return.
+  /// Returns    whether one was planned or is on its way
+  bool prefetch(const Request& request, double now);
+  /// A boundary that a lower tier holds already, with all pages before it (found after a restart,
+  /// or in a shared store), becomes known. Transfers name the objects by key; ids are made up.
+  /// Errors     kResourceExhausted, kInvalidArgument (no such tier; beyond the prompt)
+  Status adopt(Tier tier, const Prompt& prompt, Anchor boundary, double now);
+
   /// Drops everything a session alone holds and nobody uses.
   void forget(uint64_t session, double now);
 
@@ -147,6 +196,7 @@ class Cache {
  private:
   struct LeaseState;
   struct SessionState;
+  struct TransferState;
   struct Boundary {  // a place to resume from
     uint32_t node = kRoot;
     uint32_t checkpoint = kNone;
@@ -176,6 +226,8 @@ class Cache {
   void compare_prompts(uint32_t session, const Prompt& prompt);
   void start(LeaseState& lease, const Request& request, const Found& found, double now);
   void move_pin(LeaseState& lease, uint32_t node);
+  void pin_boundary(LeaseState& lease, const Boundary& boundary, double now);
+  void read_boundary(LeaseState& lease, double now);
 
   // cache_publish.cc
   void walk_to(LeaseState& lease, const Prompt& sequence, int32_t blocks, double now);
@@ -183,6 +235,24 @@ class Cache {
   void give_pages(LeaseState& lease, uint32_t node);
   void supersede(LeaseState& lease, int64_t tokens, double now);
   void drop_uncommitted(LeaseState& lease, double now);
+
+  // cache_tiers.cc
+  Boundary below(const Request& request, const Tree::Place& place, Tier tier) const;
+  void load_for(LeaseId id, const Request& request, const Found& found, double now);
+  uint32_t plan(uint32_t checkpoint, Tier from, Tier to, double now);
+  void describe(const TransferState& transfer, int64_t bytes);
+  void store_down(uint32_t checkpoint, Tier from, double now);
+  bool keep_below(uint32_t item, Tier tier, double now);
+  bool install(TransferState& transfer, double now);
+  void install_run(TransferState& transfer, uint32_t node);
+  void release_transfer(TransferState& transfer, double now);
+  void resume_loaded(LeaseId id, const TransferState& transfer, bool made, double now);
+  bool adopt_run(LeaseState& walker, const Prompt& prompt, int32_t blocks, Tier tier, double now);
+  bool adopt_state(LeaseState& walker, const Prompt& prompt, Anchor boundary, Tier tier,
+                   double now);
+  void note_drop(const Node& node, Tier tier);
+  void note_drop(const Checkpoint& checkpoint, Tier tier);
+  bool has(Tier tier) const { return config_.tiers[static_cast<size_t>(tier)].budget_bytes > 0; }
 
   // cache_evict.cc
   bool make_room(Tier tier, int64_t bytes, double now);
@@ -204,6 +274,7 @@ class Cache {
   // cache_invariants.cc
   struct Census;
   Status count_leases(Census& census) const;
+  Status count_transfers(Census& census) const;
   Status count_run(uint32_t node, Census& census) const;
   Status count_states(uint32_t node, Census& census) const;
   Status compare_books(Census& census) const;
@@ -224,6 +295,13 @@ class Cache {
   std::deque<std::pair<uint32_t, uint32_t>> ghost_order_;    // node, generation
   std::deque<std::pair<uint32_t, uint32_t>> session_order_;  // index, generation: without refs
   uint64_t derived_sessions_ = 0;
+  std::vector<TransferState> transfers_;
+  std::vector<uint32_t> free_transfers_;
+  FlatMap<uint64_t> transfer_by_id_;
+  FlatMap<uint64_t> transfer_of_;  // checkpoint * kTiers + destination -> open transfer
+  uint64_t transfers_planned_ = 0;
+  std::vector<Transfer> planned_;
+  std::vector<Drop> drops_;
   CacheStats stats_;
 };
 

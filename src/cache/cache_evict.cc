@@ -99,6 +99,9 @@ bool Cache::make_room(Tier tier, int64_t bytes, double now) {
     if (!policies_[t]->victim(now, &id)) {
       return false;
     }
+    if (keep_below(id, tier, now)) {
+      continue;  // not a candidate any more: it waits for its copy
+    }
     if (id % 2 == 1) {
       evict_run(id / 2, tier, now);
     } else {
@@ -118,6 +121,7 @@ void Cache::evict_state(uint32_t checkpoint, Tier tier, double now) {
     c.listed = static_cast<uint8_t>(c.listed & ~bit(tier));
   }
   charge(tier, c.session, -state_bytes(c, tier));
+  note_drop(c, tier);
   slots_[t].give(c.slots[t]);
   c.slots[t] = kNoId;
   if (c.rows > 0) {
@@ -155,6 +159,7 @@ void Cache::evict_run(uint32_t node, Tier tier, double now) {
     n.listed = static_cast<uint8_t>(n.listed & ~bit(tier));
   }
   charge(tier, n.session, -run_bytes(n));
+  note_drop(n, tier);
   pages_[t].give(n.pages[t]);
   n.pages[t].clear();
   n.tiers = static_cast<uint8_t>(n.tiers & ~bit(tier));
@@ -184,7 +189,7 @@ void Cache::bound_ghosts() {
     const auto [node, generation] = ghost_order_.front();
     ghost_order_.pop_front();
     const Node& n = tree_.node(node);
-    if (tree_.alive(node) && n.generation == generation && n.tiers == 0) {
+    if (tree_.alive(node) && n.generation == generation && n.keys.empty()) {
       remove_ghosts(node);
     }
   }

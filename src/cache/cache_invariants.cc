@@ -62,6 +62,33 @@ Status Cache::count_leases(Census& census) const {
   return {};
 }
 
+Status Cache::count_transfers(Census& census) const {
+  for (uint32_t i = 0; i < transfers_.size(); ++i) {
+    const TransferState& transfer = transfers_[i];
+    if (!transfer.open) {
+      continue;
+    }
+    const auto t = static_cast<size_t>(transfer.to);
+    const Checkpoint& c = tree_.checkpoint(transfer.checkpoint);
+    if (!c.in(transfer.from) || transfer_by_id_.find(transfer.id) != i ||
+        static_cast<int64_t>(transfer.pages.size()) !=
+            tree_.node(c.node).end_block() - transfer.first_block) {
+      return broken("a transfer lost its source, or is not as long as its path", i);
+    }
+    ++census.checkpoint_pins[transfer.checkpoint];
+    ++census.node_pins[c.node];
+    ++census.node_pins[transfer.attach];
+    census.bytes[t] += static_cast<int64_t>(transfer.pages.size()) * config_.page_bytes +
+                       state_bytes(c, transfer.to);
+    census.pages[t].insert(census.pages[t].end(), transfer.pages.begin(), transfer.pages.end());
+    census.slots[t].push_back(transfer.slot);
+    if (c.rows > 0) {
+      census.pages[t].push_back(transfer.tail);
+    }
+  }
+  return {};
+}
+
 Status Cache::count_run(uint32_t i, Census& census) const {
   const Node& n = tree_.node(i);
   const Node& parent = tree_.node(n.parent);
@@ -191,6 +218,9 @@ Status Cache::check_invariants() const {
   census.session_refs.resize(sessions_.size());
   census.session_bytes.resize(sessions_.size());
   if (Status s = count_leases(census); !s.ok()) {
+    return s;
+  }
+  if (Status s = count_transfers(census); !s.ok()) {
     return s;
   }
   for (uint32_t i = 0; i < tree_.nodes_end(); ++i) {

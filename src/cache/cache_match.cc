@@ -15,15 +15,8 @@ uint32_t Cache::usable_checkpoint(uint32_t node, const Prompt& prompt, int64_t l
     if (!c.in(tier) || c.writing || c.rows <= rows || whole + c.rows > limit) {
       continue;
     }
-    if (c.rows > 0) {
-      if (prompt.ids.empty()) {
-        continue;
-      }
-      const auto first = static_cast<size_t>(whole);
-      const Key parent = whole == 0 ? prompt.root : tree_.node(node).last;
-      if (chained(parent, prompt.ids.subspan(first, static_cast<size_t>(c.rows))) != c.key) {
-        continue;
-      }
+    if (c.rows > 0 && (prompt.ids.empty() || key_of(prompt, whole + c.rows) != c.key)) {
+      continue;
     }
     best = i;
     rows = c.rows;

@@ -97,14 +97,8 @@ std::optional<Publication> Cache::publish(LeaseId id, const Prompt& sequence, An
   check(anchor.tokens > 0 && blocks >= shared && anchor.tokens <= lease.view.tokens &&
             anchor.tokens <= sequence.tokens && lease.writing == kNone,
         "a checkpoint lies on the lease's pages, beyond the last one, one at a time");
-  check(rows == 0 || !sequence.ids.empty(), "a boundary within a block needs the tokens");
-  const Prompt& s = sequence;
-  walk_to(lease, s, blocks, now);
-  const Key parent = blocks == 0 ? s.root : tree_.node(lease.node).last;
-  const Key key = rows == 0
-                      ? parent
-                      : chained(parent, s.ids.subspan(static_cast<size_t>(anchor.tokens - rows),
-                                                      static_cast<size_t>(rows)));
+  walk_to(lease, sequence, blocks, now);
+  const Key key = key_of(sequence, anchor.tokens);
   supersede(lease, anchor.tokens, now);
   Publication publication;
   uint32_t c = tree_.find_checkpoint(lease.node, rows, key);
@@ -141,6 +135,7 @@ std::optional<Publication> Cache::publish(LeaseId id, const Prompt& sequence, An
     made.tails[kDevice] = pages_[kDevice].take();
     publication.tail = {lease.own.front(), made.tails[kDevice], rows};
   }
+  refresh_state(c, now);
   lease.writing = c;
   lease.published = anchor.tokens;
   return publication;
@@ -163,6 +158,8 @@ void Cache::commit(LeaseId id, double now) {
   session.tip = c.node;
   session.tip_generation = tree_.node(c.node).generation;
   refresh_state(lease.writing, now);
+  lease.newest = lease.writing;
+  lease.newest_generation = c.generation;
   lease.writing = kNone;
 }
 
@@ -170,7 +167,12 @@ void Cache::drop_uncommitted(LeaseState& lease, double now) {
   if (lease.writing != kNone) {
     const uint32_t c = lease.writing;
     lease.writing = kNone;
+    const uint32_t generation = tree_.checkpoint(c).generation;
     evict_state(c, Tier::kDevice, now);
+    if (tree_.checkpoint(c).generation == generation) {  // a lower tier has it, complete
+      tree_.checkpoint(c).writing = false;
+      refresh_state(c, now);
+    }
   }
 }
 
@@ -187,6 +189,10 @@ void Cache::end(LeaseId id, Outcome outcome, double now) {
   }
   --tree_.node(lease.node).pins;
   refresh_run(lease.node, now);
+  if (lease.newest != kNone &&
+      tree_.checkpoint(lease.newest).generation == lease.newest_generation) {
+    store_down(lease.newest, Tier::kDevice, now);
+  }
   if (lease.counted) {
     Session& s = sessions_[lease.session].view;
     --s.active;

@@ -18,6 +18,9 @@ struct Cache::LeaseState {
   uint32_t resumed_generation = 0;
   uint32_t writing = kNone;  // a publication without commit
   int64_t published = 0;     // its furthest checkpoint
+  uint32_t newest = kNone;   // that checkpoint
+  uint32_t newest_generation = 0;
+  AnchorQuery query;  // of its prompt
 };
 
 struct Cache::SessionState {
@@ -28,6 +31,22 @@ struct Cache::SessionState {
   uint32_t tip_generation = 0;
   std::vector<Key> tail;  // of its last prompt, the last kTailBlocks
   int64_t blocks = 0;     // whole blocks of that prompt
+};
+
+/// A copy between tiers, planned and not confirmed. Holds room in `to`; pins what it reads and the
+/// run that it will hang on. Runs may be cut meanwhile: pages are kept by block.
+struct Cache::TransferState {
+  bool open = false;
+  Tier from = Tier::kDevice;
+  Tier to = Tier::kDevice;
+  uint64_t id = 0;
+  uint32_t checkpoint = kNone;
+  uint32_t attach = kRoot;  // the deepest run of its path in `to` when it was planned
+  int32_t first_block = 0;
+  std::vector<PageId> pages;  // in `to`, from first_block to the end of the checkpoint's run
+  SlotId slot = kNoId;
+  PageId tail = kNoId;
+  std::vector<LeaseId> waiting;
 };
 
 }  // namespace triax::cache

@@ -25,7 +25,6 @@ struct TierConfig {
   WriteMode write = WriteMode::kThrough;
   double read_bytes_per_second = 0;  // towards the device; 0: as if instantaneous
   double read_latency_seconds = 0;
-  double ttl_seconds = 0;  // unused for longer: dropped; 0: never
 };
 
 /// Seconds that one request's prefill costs: per_token * n + per_token_squared * n * context. What
@@ -48,6 +47,7 @@ struct CacheConfig {
   std::array<TierConfig, kTiers> tiers;  // [kDevice] must have a budget
   std::string policy = "value";          // see make_policy
   PrefillCost prefill;
+  bool name_moves = true;          // transfers list their pages, drops are told; off: bytes only
   int64_t ghosts_max = 1 << 17;    // evicted runs that are remembered
   int64_t sessions_max = 1 << 16;  // sessions without any run that are remembered
 };

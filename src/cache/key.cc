@@ -49,12 +49,13 @@ void BlockHasher::append(std::span<const int32_t> tokens) {
   }
 }
 
-Key BlockHasher::key_at(int64_t tokens) const {
-  check(tokens >= 0 && tokens <= this->tokens(), "key_at: beyond the sequence");
+Key key_of(const Prompt& prompt, int64_t tokens) {
+  check(tokens >= 0 && tokens <= prompt.tokens, "key_of: beyond the prompt");
   const auto whole = static_cast<size_t>(tokens / kBlock);
-  const Key parent = whole == 0 ? root_ : blocks_[whole - 1];
-  const auto rest = static_cast<size_t>(tokens % kBlock);
-  return rest == 0 ? parent : chained(parent, std::span(ids_).subspan(whole * kBlock, rest));
+  const auto rows = static_cast<size_t>(tokens % kBlock);
+  check(rows == 0 || !prompt.ids.empty(), "key_of: a boundary within a block needs the tokens");
+  const Key parent = whole == 0 ? prompt.root : prompt.blocks[whole - 1];
+  return rows == 0 ? parent : chained(parent, prompt.ids.subspan(whole * kBlock, rows));
 }
 
 }  // namespace triax::cache

@@ -40,6 +40,9 @@ struct Prompt {
   Key root;                      // names the empty prefix; of use with ids only
 };
 
+/// The key of a prompt's first `tokens` tokens; within a block it needs ids and root.
+Key key_of(const Prompt& prompt, int64_t tokens);
+
 /// Hashes a sequence as it grows; each token is hashed once (a remainder again when asked for).
 class BlockHasher {
  public:
@@ -51,7 +54,7 @@ class BlockHasher {
   /// Of the whole sequence; valid until the next append.
   Prompt prompt() const { return {blocks_, tokens(), ids_, root_}; }
   /// Of the first `tokens` tokens.
-  Key key_at(int64_t tokens) const;
+  Key key_at(int64_t tokens) const { return key_of(prompt(), tokens); }
 
  private:
   Key root_;
