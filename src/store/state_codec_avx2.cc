@@ -1,0 +1,8 @@
+// The loops of the state codec for the instruction set in this file's name.
+#include "store/state_codec_loops.h"
+
+namespace triax::store::internal {
+
+const StateCodecKernels& state_codec_avx2() { return kKernels; }
+
+}  // namespace triax::store::internal
