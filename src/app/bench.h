@@ -1,4 +1,4 @@
-// What the two benchmarks share.
+// What the benchmarks share.
 #pragma once
 
 #include <string>
@@ -50,6 +50,7 @@ nlohmann::json bench_context(const BenchFlags& flags, const MachinePeaks& peaks,
 std::vector<int32_t> random_tokens(int64_t count, int64_t vocab, uint64_t seed);
 
 int bench_model(const BenchFlags& flags);
-int bench_ops(const BenchFlags& flags);
+/// `only`: kda, mla, moe or attn-res; empty: all operations.
+int bench_ops(const BenchFlags& flags, const std::string& only);
 
 }  // namespace triax::app
