@@ -232,7 +232,7 @@ class Cache {
   // cache_publish.cc
   void walk_to(LeaseState& lease, const Prompt& sequence, int32_t blocks, double now);
   uint32_t next_run(uint32_t at, std::span<const Key> keys, LeaseState& lease);
-  void give_pages(LeaseState& lease, uint32_t node);
+  void give_pages(LeaseState& lease, size_t first, uint32_t node);
   void supersede(LeaseState& lease, int64_t tokens, double now);
   void drop_uncommitted(LeaseState& lease, double now);
 
@@ -287,6 +287,7 @@ class Cache {
   std::array<IdPool, kTiers> slots_;  // checkpoints at rest
   IdPool running_slots_;              // when running states have another size than checkpoints
   bool one_slot_size_ = false;        // running and resting states share slots_[kDevice]
+  std::vector<std::vector<PageId>> spare_pages_;  // buffers of runs that are gone, to be used again
   std::vector<LeaseState> leases_;
   std::vector<uint32_t> free_leases_;
   std::vector<SessionState> sessions_;

@@ -162,6 +162,8 @@ void Cache::evict_run(uint32_t node, Tier tier, double now) {
   note_drop(n, tier);
   pages_[t].give(n.pages[t]);
   n.pages[t].clear();
+  spare_pages_.push_back(std::move(n.pages[t]));
+  n.pages[t] = {};
   n.tiers = static_cast<uint8_t>(n.tiers & ~bit(tier));
   Node& parent = tree_.node(n.parent);
   --parent.children[t];

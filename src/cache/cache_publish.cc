@@ -40,30 +40,35 @@ uint32_t Cache::next_run(uint32_t at, std::span<const Key> keys, LeaseState& lea
   return made;
 }
 
-/// The lease's own pages become those of `node`, or are given back where it has pages.
-void Cache::give_pages(LeaseState& lease, uint32_t node) {
+/// The lease's own pages from `first` on become those of `node`, or are given back where it has
+/// pages. They stay listed in `own` for the caller to take out.
+void Cache::give_pages(LeaseState& lease, size_t first, uint32_t node) {
   Node& n = tree_.node(node);
-  const auto end = lease.own.begin() + n.blocks;
-  std::vector<PageId> pages(lease.own.begin(), end);
-  lease.own.erase(lease.own.begin(), end);
+  const auto pages = std::span(lease.own).subspan(first, static_cast<size_t>(n.blocks));
   charge(Tier::kDevice, lease.session, -run_bytes(n));
   if (n.in(Tier::kDevice)) {
     pages_[kDevice].give(pages);
     return;
   }
   charge(Tier::kDevice, n.session, run_bytes(n));
-  n.pages[kDevice] = std::move(pages);
+  if (!spare_pages_.empty()) {
+    n.pages[kDevice] = std::move(spare_pages_.back());
+    spare_pages_.pop_back();
+  }
+  n.pages[kDevice].assign(pages.begin(), pages.end());
   n.tiers |= kDeviceBit;
   ++tree_.node(n.parent).children[kDevice];
 }
 
 void Cache::walk_to(LeaseState& lease, const Prompt& sequence, int32_t blocks, double now) {
+  size_t given = 0;
   while (tree_.node(lease.node).end_block() < blocks) {
     const uint32_t at = lease.node;
     const auto begin = static_cast<size_t>(tree_.node(at).end_block());
     const uint32_t next =
         next_run(at, sequence.blocks.subspan(begin, static_cast<size_t>(blocks) - begin), lease);
-    give_pages(lease, next);
+    give_pages(lease, given, next);
+    given += static_cast<size_t>(tree_.node(next).blocks);
     if (tree_.node(next).created == 0) {
       tree_.node(next).created = now;
     }
@@ -75,6 +80,7 @@ void Cache::walk_to(LeaseState& lease, const Prompt& sequence, int32_t blocks, d
       refresh_run(tree_.node(next).child, now);  // perhaps the lower part of a cut run
     }
   }
+  lease.own.erase(lease.own.begin(), lease.own.begin() + static_cast<std::ptrdiff_t>(given));
 }
 
 void Cache::supersede(LeaseState& lease, int64_t tokens, double now) {

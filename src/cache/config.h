@@ -48,7 +48,7 @@ struct CacheConfig {
   std::string policy = "value";          // see make_policy
   PrefillCost prefill;
   bool name_moves = true;          // transfers list their pages, drops are told; off: bytes only
-  int64_t ghosts_max = 1 << 17;    // evicted runs that are remembered
+  int64_t ghosts_max = 1 << 14;    // evicted runs that are remembered
   int64_t sessions_max = 1 << 16;  // sessions without any run that are remembered
 };
 

@@ -1,4 +1,4 @@
-// A hash map for small keys that already are hashes: open addressing, linear probing.
+// A hash map for small keys: open addressing, linear probing.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ namespace triax::cache {
 /// Nothing: of an index of 32 bits.
 inline constexpr uint32_t kNone = 0xffffffff;
 
-/// Maps keys to indices (never kNone). std::hash<K> must spread its low bits well.
+/// Maps keys to indices (never kNone).
 template <typename K>
 class FlatMap {
  public:
@@ -75,7 +75,10 @@ class FlatMap {
     uint32_t value = kNone;
   };
 
-  size_t home(const K& key) const { return std::hash<K>{}(key)&mask_; }
+  /// Numbers given out in steps of a power of two spread too (Fibonacci hashing).
+  size_t home(const K& key) const {
+    return (uint64_t{std::hash<K>{}(key)} * 0x9e3779b97f4a7c15ULL >> 20) & mask_;
+  }
 
   void grow() {
     std::vector<Cell> old(cells_.empty() ? 16 : cells_.size() * 2);

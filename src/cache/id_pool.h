@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace triax::cache {
@@ -36,7 +37,7 @@ class IdPool {
   }
 
   void give(int32_t id) { free_.push_back(id); }
-  void give(const std::vector<int32_t>& ids) { free_.insert(free_.end(), ids.begin(), ids.end()); }
+  void give(std::span<const int32_t> ids) { free_.insert(free_.end(), ids.begin(), ids.end()); }
 
   int64_t in_use() const { return next_ - static_cast<int64_t>(free_.size()); }
   int32_t limit() const { return next_; }  // every id is below

@@ -67,6 +67,24 @@ uint32_t Tree::new_node() {
   return i;
 }
 
+void Tree::set_keys(Node& node, std::span<const Key> keys) {
+  if (!spare_keys_.empty()) {
+    node.keys = std::move(spare_keys_.back());
+    spare_keys_.pop_back();
+  } else {
+    node.keys.reserve(kRunBlocksMax);
+  }
+  node.keys.assign(keys.begin(), keys.end());
+}
+
+void Tree::clear_keys(Node& node) {
+  if (node.keys.capacity() > 0) {
+    node.keys.clear();
+    spare_keys_.push_back(std::move(node.keys));
+    node.keys = {};
+  }
+}
+
 void Tree::link(uint32_t node, uint32_t parent) {
   Node& n = nodes_[node];
   Node& p = nodes_[parent];
@@ -100,7 +118,7 @@ uint32_t Tree::add(uint32_t parent, std::span<const Key> keys) {
   Node& n = nodes_[i];
   n.first_block = nodes_[parent].end_block();
   n.blocks = static_cast<int32_t>(keys.size());
-  n.keys.assign(keys.begin(), keys.end());
+  set_keys(n, keys);
   n.first = keys.front();
   n.last = keys.back();
   check(by_first_.find(n.first) == kNone, "a run is added once");
@@ -112,14 +130,14 @@ uint32_t Tree::add(uint32_t parent, std::span<const Key> keys) {
 void Tree::revive(uint32_t node, std::span<const Key> keys) {
   Node& n = nodes_[node];
   check(n.keys.empty() && n.first == keys.front() && n.last == keys.back(), "another run's keys");
-  n.keys.assign(keys.begin(), keys.end());
+  set_keys(n, keys);
   --ghosts_;
 }
 
 void Tree::make_ghost(uint32_t node) {
   Node& n = nodes_[node];
   check(n.tiers == 0 && n.pins == 0 && !n.keys.empty(), "only a run in no tier becomes a ghost");
-  std::vector<Key>().swap(n.keys);
+  clear_keys(n);
   ++ghosts_;
 }
 
@@ -137,7 +155,7 @@ uint32_t Tree::split(uint32_t node, int32_t blocks) {
   u.tiers = lower_node.tiers;
   u.last_used = lower_node.last_used;
   u.created = lower_node.created;
-  u.keys.assign(lower_node.keys.begin(), lower_node.keys.begin() + cut);
+  set_keys(u, std::span(lower_node.keys).first(static_cast<size_t>(blocks)));
   u.first = u.keys.front();
   u.last = u.keys.back();
   lower_node.keys.erase(lower_node.keys.begin(), lower_node.keys.begin() + cut);
@@ -165,6 +183,7 @@ void Tree::remove(uint32_t node) {
   unlink(node);
   by_first_.erase(n.first);
   ghosts_ -= n.keys.empty() ? 1 : 0;
+  clear_keys(n);
   const uint32_t generation = n.generation + 1;
   n = Node{};
   n.generation = generation;

@@ -117,6 +117,8 @@ class Tree {
 
  private:
   uint32_t new_node();
+  void set_keys(Node& node, std::span<const Key> keys);
+  void clear_keys(Node& node);
   void link(uint32_t node, uint32_t parent);
   void unlink(uint32_t node);
 
@@ -125,6 +127,7 @@ class Tree {
   std::vector<Checkpoint> checkpoints_;
   std::vector<uint32_t> free_checkpoints_;
   FlatMap<Key> by_first_;  // first block's key -> node: chained keys name the parent too
+  std::vector<std::vector<Key>> spare_keys_;  // buffers of runs that are gone, to be used again
   int64_t ghosts_ = 0;
 };
 
