@@ -67,7 +67,7 @@ class RedisServer {
       ::execv(program_.c_str(), argv.data());
       ::_exit(127);
     }
-    for (int i = 0; i < 500 && ::access(address().unix_socket.c_str(), F_OK) != 0; ++i) {
+    for (int i = 0; i < 1000 && !(*RedisLink::create(address()))->ensure().ok(); ++i) {
       ::usleep(10'000);
     }
   }
