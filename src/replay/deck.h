@@ -24,6 +24,8 @@ class Deck {
  public:
   Deck(const std::vector<Trace>& traces, uint64_t seed);
 
+  /// The traces are streams of requests, not sessions: one lane plays one of them once.
+  bool open() const { return !traces_.empty() && traces_[0].open; }
   /// From the first turn.
   Play draw();
   /// From a random instant between these shares of the trace's time; the last request begun before

@@ -7,6 +7,7 @@
 #include <queue>
 
 #include "replay/deck.h"
+#include "replay/links.h"
 
 namespace triax::replay {
 namespace {
@@ -47,10 +48,11 @@ struct Event {
 class Recorded {
  public:
   Recorded(const std::vector<Trace>& traces, cache::Cache* cache, const LaneOptions& options)
-      : deck_(traces, options.seed), cache_(cache), options_(options) {}
+      : deck_(traces, options.seed), cache_(cache), links_(cache), options_(options) {}
 
   void run(FunctionRef<void(double)> progress, RecordedResult* result) {
-    for (int i = 0; i < options_.sessions; ++i) {
+    const int lanes = deck_.open() ? 1 : options_.sessions;
+    for (int i = 0; i < lanes; ++i) {
       lanes_.push_back(std::make_unique<Lane>());
       begin_play(i, deck_.draw_inside(options_.start_low, options_.start_high), 0.0);
     }
@@ -76,6 +78,10 @@ class Recorded {
     }
     result->counts = counts_;
     result->cache = cache_->stats();
+    for (int i = 0; i < cache::kTiers; ++i) {
+      result->used_bytes[static_cast<size_t>(i)] =
+          cache_->use(static_cast<cache::Tier>(i)).used_bytes;
+    }
     result->virtual_s = now_s_;
     result->simulated = begun_;
   }
@@ -143,6 +149,7 @@ class Recorded {
       return 0;
     }
     flight->lease = *begun;
+    links_.run(now_s_);  // copies between tiers take no time here
     if (!cache_->extend(*begun, request.prompt_tokens, now_s_).ok()) {
       cache_->end(*begun, cache::Outcome::kCancelled, now_s_);
       return 0;
@@ -157,6 +164,7 @@ class Recorded {
         cache_->commit(*begun, now_s_);
       }
     }
+    links_.run(now_s_);
     // Pages of the answer: an answer that finds no room goes on outside of the cache.
     (void)cache_->extend(*begun, request.prompt_tokens + request.answer_tokens, now_s_).ok();
     return resumed;
@@ -165,9 +173,7 @@ class Recorded {
   void count(const TraceRequest& request, int64_t resumed, bool held) {
     ++counts_.requests;
     counts_.prompt_tokens += request.prompt_tokens;
-    counts_.possible_tokens +=
-        std::min(int64_t{request.shared} * cache::kBlock,
-                 (request.prompt_tokens - 1) / cache::kBlock * cache::kBlock);
+    counts_.possible_tokens += possible_tokens(request);
     counts_.resumed_tokens += resumed;
     counts_.no_room += held ? 0 : 1;
   }
@@ -184,6 +190,7 @@ class Recorded {
         cache_->set_next_use(lane.play.session(request.agent), next_s, now_s_);
       }
       cache_->end(flight.lease, request.outcome, now_s_);
+      links_.run(now_s_);
     }
     free_.push_back(id);
     --lane.running;
@@ -195,6 +202,7 @@ class Recorded {
 
   Deck deck_;
   cache::Cache* cache_;
+  Links links_;
   LaneOptions options_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<Flight> flights_;
@@ -209,6 +217,12 @@ class Recorded {
 };
 
 }  // namespace
+
+int64_t possible_tokens(const TraceRequest& request) {
+  // The last token is always computed.
+  return std::min(int64_t{request.shared} * cache::kBlock,
+                  (request.prompt_tokens - 1) / cache::kBlock * cache::kBlock);
+}
 
 Result<RecordedResult> replay_recorded(const std::vector<Trace>& traces,
                                        const cache::CacheConfig& config, const LaneOptions& options,

@@ -2,6 +2,7 @@
 // written, read and wasted for it. No scheduler and no step times: see served.h.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -22,9 +23,10 @@ struct LaneOptions {
   int64_t requests = 0;        // stop after so many measured ones; 0: after duration_s
   double duration_s = 3600.0;  // of virtual time
   uint64_t seed = 42;
-  bool answers = false;  // true: the recorded answer is what was generated, so an answer's end can
-                         // be resumed; false (AgentX): generated answers are discarded
 };
+
+/// Tokens of the prompt that a cache could have which keeps every state of every request for ever.
+int64_t possible_tokens(const TraceRequest& request);
 
 /// What a replay counts; tokens and checkpoints of measured requests only, warm-up excluded.
 struct ReplayCounts {
@@ -45,7 +47,8 @@ struct ReplayCounts {
 
 struct RecordedResult {
   ReplayCounts counts;
-  cache::CacheStats cache;  // of the whole run
+  cache::CacheStats cache;                          // of the whole run
+  std::array<int64_t, cache::kTiers> used_bytes{};  // at the end
   double virtual_s = 0.0;
   double wall_s = 0.0;    // of the simulation proper
   int64_t simulated = 0;  // requests, warm-up included

@@ -2,30 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include "replay/line_reader.h"
-#include "replay/synthetic_testing.h"
-#include "replay/trace_reader.h"
+#include "replay/trace_testing.h"
 
 namespace triax::replay {
 namespace {
-
-std::vector<Trace> synthetic(uint64_t seed, int sessions, int requests) {
-  SyntheticTraces source(seed);
-  const std::string text = source.file(sessions, requests);
-  const auto lines = LineReader::of(text);
-  auto traces = read_traces(*lines, TraceFormat::kAgent, [](double) {});
-  check(traces.ok(), traces.status().message());
-  return std::move(*traces);
-}
-
-cache::CacheConfig config(const std::string& policy, int64_t budget) {
-  cache::CacheConfig c;
-  c.page_bytes = 1000;
-  c.policy = policy;
-  c.tiers[0].budget_bytes = budget;
-  c.tiers[0].state_bytes = 20000;
-  return c;
-}
 
 RecordedResult replay(const std::vector<Trace>& traces, const cache::CacheConfig& c,
                       const LaneOptions& options) {
@@ -38,16 +18,13 @@ RecordedResult replay(const std::vector<Trace>& traces, const cache::CacheConfig
 // requests' last whole block below the end, the longest that is a prefix.
 TEST(Recorded, UnlimitedPromptEndsMatchTheDefinition) {
   SyntheticTraces source(5);
-  const std::string text = source.line(300);
-  const auto lines = LineReader::of(text);
-  const auto read = read_traces(*lines, TraceFormat::kAgent, [](double) {});
-  ASSERT_TRUE(read.ok()) << read.status().message();
-  const std::vector<Trace>& traces = *read;
+  const std::vector<Trace> traces = read_text(source.line(300));
   LaneOptions options;
   options.sessions = 1;
   options.start_low = options.start_high = 0.0;
   options.requests = std::ssize(traces[0].requests) - 1;
-  const RecordedResult result = replay(traces, config("prompt-end", int64_t{1} << 40), options);
+  const RecordedResult result =
+      replay(traces, small_config("prompt-end", int64_t{1} << 40), options);
   std::vector<std::vector<cache::Key>> prompts;
   std::vector<KeyPath> paths(static_cast<size_t>(traces[0].agents));
   int64_t expected = 0;
@@ -83,12 +60,12 @@ TEST(Recorded, UnlimitedPromptEndsMatchTheDefinition) {
 }
 
 TEST(Recorded, EqualSeedsGiveEqualResultsAndNoPolicyBeatsThePossible) {
-  const std::vector<Trace> traces = synthetic(6, 12, 40);
+  const std::vector<Trace> traces = synthetic_traces(6, 12, 40);
   LaneOptions options;
   options.sessions = 6;
   options.duration_s = 2000;
   for (const std::string& policy : cache::policy_names()) {
-    const auto c = config(policy, 3000000);
+    const auto c = small_config(policy, 3000000);
     const RecordedResult once = replay(traces, c, options);
     const RecordedResult twice = replay(traces, c, options);
     EXPECT_EQ(once.counts.resumed_tokens, twice.counts.resumed_tokens) << policy;
@@ -103,10 +80,10 @@ TEST(Recorded, EqualSeedsGiveEqualResultsAndNoPolicyBeatsThePossible) {
 }
 
 TEST(Recorded, APoolSmallerThanAPromptServesWhatFits) {
-  const std::vector<Trace> traces = synthetic(7, 6, 40);
+  const std::vector<Trace> traces = synthetic_traces(7, 6, 40);
   LaneOptions options;
   options.sessions = 4;
-  const RecordedResult result = replay(traces, config("value", 60000), options);
+  const RecordedResult result = replay(traces, small_config("value", 60000), options);
   EXPECT_GT(result.counts.no_room, 0);
   EXPECT_LT(result.counts.no_room, result.counts.requests);
 }

@@ -56,6 +56,7 @@ class FakeMemory : public Memory {
 
   bool grow(SequenceId id, int64_t tokens) override {
     Held& held = held_.at(id);
+    EXPECT_EQ(held.loading, 0) << "grown while it was loading";
     const int64_t pages = std::max(held.pages, (tokens + kPage - 1) / kPage + kStatePages);
     if (used_ + pages - held.pages > pages_) {
       return false;

@@ -41,8 +41,8 @@ class Memory {
   /// fewer tokens.
   virtual Start poll(SequenceId id) = 0;
 
-  /// Makes room for `tokens` tokens in all, evicting what no sequence uses. All or nothing; false:
-  /// nothing has changed. Never shrinks.
+  /// Not while the sequence is loading. Makes room for `tokens` tokens in all, evicting what no
+  /// sequence uses. All or nothing; false: nothing has changed. Never shrinks.
   virtual bool grow(SequenceId id, int64_t tokens) = 0;
 
   /// True: transfers hold room that will come free without the scheduler's doing, so a sequence

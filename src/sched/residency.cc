@@ -1,6 +1,7 @@
 #include "sched/residency.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/check.h"
 
@@ -81,6 +82,12 @@ bool Residency::admit(SessionId session, double waited_s, double now_s,
   resident_bytes_ += entry.bytes;
   ++residents_;
   return true;
+}
+
+double Residency::may_admit_at(double arrival_s) const {
+  const Candidates idle = candidates();
+  return idle.overdue == 0 ? std::numeric_limits<double>::infinity()
+                           : std::min(idle.overdue_s, arrival_s + options_.wait_s);
 }
 
 void Residency::leave(SessionId session, int64_t bytes, double now_s) {

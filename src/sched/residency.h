@@ -14,7 +14,7 @@ struct ResidencyOptions {
   int64_t bytes_max = 0;      // of all resident sessions together; one is resident in any case
   double overdue_gaps = 4.0;  // see Options in scheduler.h
   double overdue_s_min = 30.0;
-  double wait_s = 120.0;
+  double wait_s = 600.0;
 };
 
 /// Sessions by residency. Session 0 has none and is always admitted.
@@ -31,6 +31,9 @@ class Residency {
   /// displaced  counts those among them that were not overdue
   bool admit(SessionId session, double waited_s, double now_s, std::vector<SessionId>* retired,
              int64_t* displaced);
+
+  /// When a request that came at arrival_s and was not admitted may be, if nothing else happens.
+  double may_admit_at(double arrival_s) const;
 
   /// A request of the session has ended; it had grown to that many bytes. A session without live
   /// requests and residency is forgotten.

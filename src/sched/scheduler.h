@@ -35,7 +35,7 @@ struct Options {
   double residency = 0.0;
   double overdue_gaps = 4.0;        // an idle session loses residency after that many of its mean
   double overdue_s_min = 30.0;      // gaps, and no earlier than this, when others wait for it
-  double residency_wait_s = 120.0;  // who has waited that long displaces the idle resident session
+  double residency_wait_s = 600.0;  // who has waited that long displaces the idle resident session
                                     // that is expected back last
 };
 
@@ -85,8 +85,10 @@ struct Drop {
 /// One step. Decode pieces come first, then prefill pieces, each in order of rank.
 struct Plan {
   std::vector<Piece> pieces;
-  int64_t tokens = 0;                 // of one pass over the pieces; <= Options::step_tokens
-  int64_t repeat = 1;                 // > 1: decode only; do the same that often before complete()
+  int64_t tokens = 0;  // of one pass over the pieces; <= Options::step_tokens
+  int64_t repeat = 1;  // > 1: decode only; do the same that often before complete()
+  double again_s = std::numeric_limits<double>::infinity();  // an empty plan may hold something
+                                                             // from then on, although nothing came
   std::vector<SequenceId> started;    // got memory in this call; may be loading still
   std::vector<SequenceId> preempted;  // lost it in this call; they are queued again (and may be
                                       // among `started` of the same plan)
@@ -145,9 +147,9 @@ class Scheduler {
   /// The session is over: its residency ends.
   void end_session(SessionId session);
 
-  /// The next step. An empty plan: nothing can run now; if something is loading, ask again when it
-  /// is there, else after the next submit().
-  /// repeat_max  when only decoding goes on, up to that many identical steps may be planned at once
+  /// The next step. An empty plan: nothing can run now; ask again after the next submit(), when
+  /// what was loading is there, and at Plan::again_s. repeat_max  when only decoding goes on, up to
+  /// that many identical steps may be planned at once
   ///             (Plan::repeat), none of them past a sequence's answer_tokens_max
   Plan plan(double now_s, int64_t repeat_max = 1);
 

@@ -52,12 +52,13 @@ struct Scheduler::Impl {
   // scheduler_plan.cc: the next step
   Plan plan(double now_s, int64_t repeat_max);
   void drop_late(double now_s, Plan* plan);
-  void poll_loading();
+  void poll_loading(Plan* plan);
   void plan_decodes(Plan* plan);
   void plan_prefills(double now_s, Plan* plan);
   void add_chunk(Sequence& sequence, Plan* plan);
   void widen_chunks(Plan* plan);
   void repeat_decodes(int64_t repeat_max, Plan* plan);
+  double again_at() const;
   enum class Admitted { kYes, kNoRoom, kNotResident };
   Admitted admit(Sequence& sequence, bool may_ask_residency, double now_s, Plan* plan);
   bool start(Sequence& sequence, Plan* plan);

@@ -20,19 +20,24 @@ void Scheduler::Impl::drop_late(double now_s, Plan* plan) {
   }
 }
 
-void Scheduler::Impl::poll_loading() {
-  for (const auto& [rank, id] : running) {
-    Sequence& sequence = at(id);
-    if (sequence.phase != Phase::kLoading) {
-      continue;
+// What has been loaded gets room for the rest, too, or gives way.
+void Scheduler::Impl::poll_loading(Plan* plan) {
+  for (auto it = running.begin(); it != running.end();) {
+    const Rank rank = it->first;
+    Sequence& sequence = at(it->second);
+    if (sequence.phase == Phase::kLoading) {
+      Start now = memory->poll(sequence.request.id);
+      if (now.ready) {
+        check(now.tokens >= 0 && now.tokens < sequence.known, "a start leaves a token to compute");
+        sequence.computed = now.tokens;
+        sequence.stops = std::move(now.stops);
+        sequence.phase = Phase::kPrefilling;
+        if (!grow(sequence, sequence.known + options.headroom_tokens, plan)) {
+          preempt(sequence, plan);
+        }
+      }
     }
-    Start now = memory->poll(id);
-    if (now.ready) {
-      check(now.tokens >= 0 && now.tokens < sequence.known, "a start leaves a token to compute");
-      sequence.computed = now.tokens;
-      sequence.stops = std::move(now.stops);
-      sequence.phase = Phase::kPrefilling;
-    }
+    it = running.upper_bound(rank);
   }
 }
 
@@ -166,14 +171,14 @@ bool Scheduler::Impl::start(Sequence& sequence, Plan* plan) {
   const int64_t room = round_up(sequence.known + options.headroom_tokens, options.grid_tokens);
   for (;;) {
     Start start = memory->start(id, sequence.known);
-    if (start.fits && memory->grow(id, room)) {
+    if (start.fits && (!start.ready || memory->grow(id, room))) {
       check(start.tokens >= 0 && start.tokens < sequence.known,
             "a start leaves a token to compute");
       queue.erase(sequence.rank);
       running.emplace(sequence.rank, id);
       waiting_new -= sequence.started_before ? 0 : 1;
       sequence.computed = start.ready ? start.tokens : 0;
-      sequence.room = room;
+      sequence.room = start.ready ? room : 0;
       sequence.stops = std::move(start.stops);
       sequence.phase = start.ready ? Phase::kPrefilling : Phase::kLoading;
       plan->started.push_back(id);
@@ -283,12 +288,27 @@ void Scheduler::Impl::repeat_decodes(int64_t repeat_max, Plan* plan) {
   plan->repeat = std::max<int64_t>(repeat, 1);
 }
 
+// When time alone may change an empty plan.
+double Scheduler::Impl::again_at() const {
+  double at_s =
+      deadlines.empty() ? std::numeric_limits<double>::infinity() : deadlines.begin()->first;
+  if (options.residency > 0.0) {
+    for (const auto& [rank, id] : queue) {
+      const Sequence& waiting = sequences.at(id);
+      if (!residency.resident(waiting.request.session)) {
+        return std::min(at_s, residency.may_admit_at(waiting.arrival_s));
+      }
+    }
+  }
+  return at_s;
+}
+
 Plan Scheduler::Impl::plan(double now_s, int64_t repeat_max) {
   check(!plan_out, "complete() comes before the next plan()");
   Plan plan;
   plan.dropped.swap(pending_drops);
   drop_late(now_s, &plan);
-  poll_loading();
+  poll_loading(&plan);
   plan_decodes(&plan);
   plan_prefills(now_s, &plan);
   if (repeat_max > 1 && !plan.pieces.empty()) {
@@ -296,6 +316,9 @@ Plan Scheduler::Impl::plan(double now_s, int64_t repeat_max) {
   }
   for (const Piece& piece : plan.pieces) {
     at(piece.id).in_flight = true;
+  }
+  if (plan.pieces.empty()) {
+    plan.again_s = again_at();
   }
   plan_out = !plan.pieces.empty();
   return plan;

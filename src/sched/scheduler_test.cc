@@ -318,6 +318,7 @@ TEST(Scheduler, OnlyAsManySessionsAsFitAreResident) {
   turn(1, 5);
   finish_all(5);
   EXPECT_EQ(scheduler.phase(third), Phase::kQueued);  // a resident session overtakes
+  EXPECT_DOUBLE_EQ(scheduler.plan(6).again_s, 30);    // then session 2 is overdue
   finish_all(31);
   EXPECT_EQ(scheduler.phase(third), std::nullopt);  // session 2 is overdue
   EXPECT_EQ(memory.retired, std::vector<SessionId>{2});

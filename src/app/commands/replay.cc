@@ -1,91 +1,129 @@
 // triax replay: recorded sessions through the cache and the scheduler on a virtual clock.
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <fstream>
+
 #include "app/app.h"
+#include "app/replay_flags.h"
+#include "app/replay_report.h"
 #include "replay/line_reader.h"
-#include "replay/recorded.h"
 #include "replay/trace_reader.h"
 
 namespace triax::app {
 namespace {
 
-struct Flags {
-  std::string trace;
-  std::string format = "agent";
-  std::vector<std::string> policies = {"value"};
-  std::string budget = "45GB";
-  int sessions = 16;
-  int seeds = 1;
-  uint64_t seed = 42;
-  double hours = 1.0;
-  double gap_max = 300.0;
-  bool json = false;
-};
-
-Result<double> parse_bytes(const std::string& text) {
-  size_t end = 0;
-  double value = 0;
-  try {
-    value = std::stod(text, &end);
-  } catch (const std::exception&) {
-    return Status::invalid_argument("bytes");
-  }
-  const std::string unit = text.substr(end);
-  for (const auto& [name, factor] :
-       {std::pair{"", 1.0}, {"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}}) {
-    if (unit == name) {
-      return value * factor;
-    }
-  }
-  return Status::invalid_argument("bytes");
-}
-
-int run(const Flags& flags) {
+Result<std::vector<replay::Trace>> read(const ReplayFlags& flags) {
   Result<std::unique_ptr<replay::LineReader>> lines = replay::LineReader::open(flags.trace);
   if (!lines.ok()) {
-    return fail(lines.status());
+    return lines.status();
   }
-  Result<std::vector<replay::Trace>> traces = [&] {
-    Progress progress("reading " + flags.trace);
-    return replay::read_traces(
-        **lines,
-        flags.format == "agent" ? replay::TraceFormat::kAgent : replay::TraceFormat::kMooncake,
-        [&](double fraction) { progress.update(fraction); });
-  }();
+  Progress progress("reading " + flags.trace);
+  Result<std::vector<replay::Trace>> traces = replay::read_traces(
+      **lines,
+      flags.format == "agent" ? replay::TraceFormat::kAgent : replay::TraceFormat::kMooncake,
+      [&](double fraction) { progress.update(fraction); });
+  if (traces.ok()) {
+    for (replay::Trace& trace : *traces) {
+      replay::cut_gaps(flags.gap_s_max, &trace);
+    }
+  }
+  return traces;
+}
+
+Result<std::vector<replay::Row>> run_all(const std::vector<replay::Trace>& traces,
+                                         const std::vector<replay::Setting>& settings,
+                                         const replay::ExperimentOptions& options) {
+  Progress progress("replaying");
+  std::vector<replay::Row> rows;
+  for (const replay::Setting& setting : settings) {
+    const auto done = static_cast<double>(rows.size());
+    const auto all = static_cast<double>(settings.size());
+    Result<replay::Row> row =
+        replay::run_experiment(traces, setting, options, [&](double fraction) {
+          progress.update((done + std::min(fraction, 1.0)) / all, setting.policy);
+        });
+    if (!row.ok()) {
+      return row.status();
+    }
+    rows.push_back(std::move(*row));
+  }
+  return rows;
+}
+
+/// The first pressure again with other numbers of sessions and other budgets, for the plots.
+Result<std::vector<replay::Row>> run_around(const std::vector<replay::Trace>& traces,
+                                            const std::vector<replay::Setting>& settings,
+                                            replay::ExperimentOptions options, bool sessions) {
+  options.served = false;
+  options.recorded = true;
+  options.seeds = std::min(options.seeds, 3);
+  const replay::Setting& first = settings.front();
+  std::vector<replay::Setting> around;
+  for (const replay::Setting& setting : settings) {
+    if (setting.sessions != first.sessions || setting.budget_bytes != first.budget_bytes) {
+      continue;
+    }
+    for (const double factor : {0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0}) {
+      replay::Setting other = setting;
+      if (sessions) {
+        other.sessions = std::max(1, static_cast<int>(factor * setting.sessions));
+      } else {
+        other.budget_bytes[0] =
+            static_cast<int64_t>(factor * static_cast<double>(setting.budget_bytes[0]));
+      }
+      around.push_back(std::move(other));
+    }
+  }
+  return run_all(traces, around, options);
+}
+
+Status write_page(const ReplayFlags& flags, const std::vector<replay::Trace>& traces,
+                  const std::vector<replay::Setting>& settings,
+                  const replay::ExperimentOptions& options, const std::vector<replay::Row>& rows) {
+  Result<std::vector<replay::Row>> by_sessions = run_around(traces, settings, options, true);
+  if (!by_sessions.ok()) {
+    return by_sessions.status();
+  }
+  Result<std::vector<replay::Row>> by_bytes = run_around(traces, settings, options, false);
+  if (!by_bytes.ok()) {
+    return by_bytes.status();
+  }
+  std::ofstream file(flags.html, std::ios::binary);
+  file << replay_page(flags, options, rows, *by_sessions, *by_bytes);
+  file.close();
+  return file ? Status() : Status::internal(flags.html + ": cannot write the page");
+}
+
+int run(const ReplayFlags& flags) {
+  const Result<std::vector<replay::Setting>> settings = flags.settings();
+  if (!settings.ok()) {
+    return fail(settings.status());
+  }
+  const Result<replay::ExperimentOptions> options = flags.options();
+  if (!options.ok()) {
+    return fail(options.status());
+  }
+  for (const replay::Setting& setting : *settings) {  // before the long part
+    if (const auto policy =
+            cache::make_policy(setting.policy, cache::CacheConfig{}, cache::Tier::kDevice);
+        !policy.ok()) {
+      return fail(policy.status());
+    }
+  }
+  const Result<std::vector<replay::Trace>> traces = read(flags);
   if (!traces.ok()) {
     return fail(traces.status());
   }
-  for (replay::Trace& trace : *traces) {
-    replay::cut_gaps(flags.gap_max, &trace);
+  const Result<std::vector<replay::Row>> rows = run_all(*traces, *settings, *options);
+  if (!rows.ok()) {
+    return fail(rows.status());
   }
-  Result<double> budget = parse_bytes(flags.budget);
-  if (!budget.ok()) {
-    return fail(budget.status());
-  }
-  for (const std::string& policy : flags.policies) {
-    double hit = 0, possible = 0, rps = 0, req = 0;
-    for (int i = 0; i < flags.seeds; ++i) {
-      cache::CacheConfig config;
-      config.page_bytes = 884736;
-      config.policy = policy;
-      config.tiers[0].budget_bytes = static_cast<int64_t>(*budget);
-      config.tiers[0].state_bytes = 449000000;
-      replay::LaneOptions options;
-      options.sessions = flags.sessions;
-      options.seed = flags.seed + static_cast<uint64_t>(i);
-      options.duration_s = flags.hours * 3600;
-      Result<replay::RecordedResult> result =
-          replay::replay_recorded(*traces, config, options, [](double) {});
-      if (!result.ok()) {
-        return fail(result.status());
-      }
-      hit += result->counts.hit_rate() / flags.seeds;
-      possible += result->counts.possible() / flags.seeds;
-      rps += static_cast<double>(result->simulated) / result->wall_s / flags.seeds;
-      req += static_cast<double>(result->counts.requests) / flags.seeds;
+  fmt::print("{}", flags.json ? replay_json(*options, *rows) : replay_text(flags, *options, *rows));
+  if (!flags.html.empty()) {
+    if (Status written = write_page(flags, *traces, *settings, *options, *rows); !written.ok()) {
+      return fail(written);
     }
-    fmt::print("{:24} hit {:.4f} possible {:.4f} requests {:.0f} {:.0f} requests/s\n", policy, hit,
-               possible, req, rps);
   }
   return kExitOk;
 }
@@ -93,18 +131,18 @@ int run(const Flags& flags) {
 }  // namespace
 
 void add_replay(CLI::App& app, int* exit_code) {
-  auto flags = std::make_shared<Flags>();
-  CLI::App* command = app.add_subcommand("replay", "recorded sessions through cache and scheduler");
-  command->add_option("--trace", flags->trace, "trace file, may be zstd")->required();
-  command->add_option("--format", flags->format)->check(CLI::IsMember({"agent", "mooncake"}));
-  command->add_option("--policy", flags->policies)->delimiter(',');
-  command->add_option("--budget", flags->budget);
-  command->add_option("--sessions", flags->sessions);
-  command->add_option("--seeds", flags->seeds);
-  command->add_option("--seed", flags->seed);
-  command->add_option("--hours", flags->hours);
-  command->add_option("--gap-max", flags->gap_max);
-  command->footer("Example:\n  triax replay --trace ../shared/data/agent-traces.jsonl.zst");
+  auto flags = std::make_shared<ReplayFlags>();
+  CLI::App* command = app.add_subcommand(
+      "replay",
+      "recorded sessions through cache and scheduler: what is reused, and how long it takes");
+  flags->add_to(*command);
+  command->footer(
+      "Lanes as in AgentX: each plays one session after the other, the first from a random "
+      "instant.\n"
+      "Examples:\n"
+      "  triax replay --trace sessions.jsonl.zst --sessions 24 --budget 45GB --policy all\n"
+      "  triax replay --trace sessions.jsonl.zst --sweep --timing recorded\n"
+      "  triax replay --trace sessions.jsonl.zst --sessions 48 --html replay.html");
   command->callback([flags, exit_code] { *exit_code = run(*flags); });
 }
 
