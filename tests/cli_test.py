@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shutil
 import struct
 import subprocess
 import sys
@@ -31,7 +32,7 @@ class Cli(unittest.TestCase):
 
     def test_every_command_has_help_with_an_example(self):
         commands = ["generate", "chat", "inspect", "tokenize", "eval", "logits", "quantize", "doctor",
-                    "replay"]
+                    "replay", "cache"]
         for command in [[c] for c in commands] + [["bench", "model"], ["bench", "ops"]]:
             self.assertIn("Example", self.ok(*command, "--help"), command)
 
@@ -154,6 +155,28 @@ class Cli(unittest.TestCase):
         out = json.loads(self.ok("doctor", "--model", MODEL, "--json"))
         self.assertIn(out["isa_used"], out["isas"])
         self.assertTrue(out["model_fits_memory"])
+
+    def test_cache_shows_verifies_and_removes(self):
+        with tempfile.TemporaryDirectory() as top:
+            folder = os.path.join(top, "store")
+            shutil.copytree(SOURCE / "tests" / "store-v1", folder)
+            listed = json.loads(self.ok("cache", "ls", folder, "--json"))
+            self.assertEqual([b["parts"] for b in listed["boundaries"]], [2])
+            self.assertEqual((listed["blobs"], listed["loose_blobs"]), (3, 1))
+            self.assertTrue(json.loads(self.ok("cache", "verify", folder, "--json"))["sound"])
+            key = listed["boundaries"][0]["key"]
+            with open(os.path.join(folder, "blobs", key.replace("boundary", "state")), "r+b") as blob:
+                blob.seek(700)
+                blob.write(b"soup")
+            damaged = run("cache", "verify", folder)
+            self.assertEqual(damaged.returncode, 1)
+            self.assertIn("checksum differs", damaged.stdout)
+            self.ok("cache", "rm", folder, key)
+            self.assertEqual(run("cache", "rm", folder, key).returncode, 1)
+            self.ok("cache", "rm", folder, "--all")
+            self.assertEqual(json.loads(self.ok("cache", "ls", folder, "--json"))["file_bytes"], 0)
+        self.assertEqual(run("cache", "rm", folder).returncode, 2)
+        self.assertEqual(run("cache", "ls", str(SOURCE)).returncode, 1)
 
     def test_bench_model_reports_shares_of_the_limits(self):
         lines = self.ok("bench", "model", "--shape", "tiny", "--layers", "4", "--prefill", "64",

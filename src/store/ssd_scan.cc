@@ -120,7 +120,7 @@ Result<FolderScan> scan_folder(const std::string& folder, ScanDepth depth) {
     Result<ScannedFile> file = scan_file(blobs + "/" + name, *key, depth);
     if (file.ok()) {
       scan.files.push_back(*std::move(file));
-    } else {
+    } else if (::access((blobs + "/" + name).c_str(), F_OK) == 0) {  // else it left just now
       scan.torn.push_back({name, file.status().message()});
     }
   }

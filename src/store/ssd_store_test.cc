@@ -14,6 +14,7 @@
 #include <memory>
 
 #include "store/store_testing.h"
+#include "testing/testing.h"
 
 namespace triax::store {
 namespace {
@@ -326,6 +327,16 @@ TEST_F(SsdStoreTest, AScanOfEveryByteFindsWhatHeadersHide) {
   ASSERT_EQ(scan.torn.size(), 1U);
   EXPECT_EQ(scan.torn[0].name, to_string(state(1)));
   EXPECT_EQ(scan.files.size(), 3U);
+}
+
+// Written by the first version of the format: later ones read it, or name another version.
+TEST_F(SsdStoreTest, ReadsAFolderOfVersionOne) {
+  fs::copy(testing::source_directory() + "/tests/store-v1", folder(), fs::copy_options::recursive);
+  const std::unique_ptr<SsdStore> store = open();
+  EXPECT_TRUE(read_boundary(*store, boundary_key(1)).ok());
+  EXPECT_TRUE(read_back(*store, page(2), 10).ok());
+  EXPECT_EQ(store->stats().damaged_blobs, 0);
+  EXPECT_EQ(notices_, "");
 }
 
 TEST(FileIo, AutoFallsBackAndSaysWhy) {
