@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/check.h"
 #include "cache/cache_state.h"
@@ -217,8 +218,9 @@ void Cache::start(LeaseState& lease, const Request& request, const Found& found,
   Session& s = session.view;
   if (s.requests > 0 && s.active == 0) {
     const double gap = std::max(0.0, now - s.last_end);
-    s.gap_seconds_mean =
-        s.requests == 1 ? gap : s.gap_seconds_mean + 0.25 * (gap - s.gap_seconds_mean);
+    const double before = std::log1p(s.gap_seconds_mean);
+    const double weight = s.requests == 1 ? 1 : 0.25;
+    s.gap_seconds_mean = std::expm1(before + weight * (std::log1p(gap) - before));
   }
   lease.counted = true;
   ++s.active;

@@ -40,7 +40,7 @@ struct Session {
   int64_t tokens = 0;    // of the longest prompt of its last request
   double last_begin = 0;
   double last_end = 0;          // meaningful when requests > 0
-  double gap_seconds_mean = 0;  // end to next begin, exponentially averaged; 0: none seen
+  double gap_seconds_mean = 0;  // end to next begin, mean of log(1 + s), fading; 0: none seen
   Outcome last_outcome = Outcome::kStop;
   std::array<int64_t, kTiers> bytes{};  // of its runs and states, by tier
   // Only where the future is known (replay), for `clairvoyant`:

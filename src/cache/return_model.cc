@@ -7,8 +7,9 @@
 namespace triax::cache {
 namespace {
 
-// A class's own hazard counts as much as all classes' together after so many observations.
-constexpr double kPriorOfClass = 16;
+// A class's own hazard counts as much as its outcome's after so many observations, and that one as
+// much as all together.
+constexpr double kPriorOfClass = 8;
 // Before anything was seen: a third comes back in each half octave (a heavy tail).
 constexpr double kPriorReached = 3;
 constexpr double kPriorReturned = 1;
@@ -30,20 +31,27 @@ ReturnModel::ReturnModel() { refit(); }
 int ReturnModel::class_of(const Session& session) {
   int rhythm = 0;  // no gap seen yet
   if (session.gap_seconds_mean > 0) {
-    rhythm = session.gap_seconds_mean < 8 ? 1 : session.gap_seconds_mean < 64 ? 2 : 3;
+    static constexpr std::array<double, kRhythms - 2> kSeconds = {4, 6, 9, 14, 22, 40};
+    rhythm = 1;
+    while (rhythm < kRhythms - 1 &&
+           session.gap_seconds_mean >= kSeconds[static_cast<size_t>(rhythm - 1)]) {
+      ++rhythm;
+    }
   }
-  return static_cast<int>(session.last_outcome) * 4 + rhythm;
+  return static_cast<int>(session.last_outcome) * kRhythms + rhythm;
 }
 
 void ReturnModel::reached(int session_class, int bucket) {
   const auto b = static_cast<size_t>(bucket);
   cells_[static_cast<size_t>(session_class)][b].reached += 1;
+  outcomes_[static_cast<size_t>(session_class / kRhythms)][b].reached += 1;
   all_[b].reached += 1;
 }
 
 void ReturnModel::returned(int session_class, int bucket) {
   const auto b = static_cast<size_t>(bucket);
   cells_[static_cast<size_t>(session_class)][b].returned += 1;
+  outcomes_[static_cast<size_t>(session_class / kRhythms)][b].returned += 1;
   all_[b].returned += 1;
   if (++seen_ >= next_fit_) {
     refit();
@@ -68,7 +76,7 @@ void ReturnModel::refit() {
     }
     for (size_t from = 0; from < kAgeBuckets; ++from) {
       double alive = 1, back = 0, seconds = 0, best = 0;
-      for (size_t b = from; b < kAgeBuckets; ++b) {
+      for (size_t b = from; b < kAgeBuckets && alive > 1e-4; ++b) {
         back += alive * hazard[b];
         seconds += alive * kept[b];
         alive *= 1 - hazard[b];

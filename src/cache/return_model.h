@@ -23,7 +23,8 @@ class ReturnModel {
 
   /// What is known of a session when its request ends.
   static int class_of(const Session& session);
-  static constexpr int kClasses = kOutcomes * 4;
+  static constexpr int kRhythms = 8;
+  static constexpr int kClasses = kOutcomes * kRhythms;
 
   /// One of the class reached `bucket` without coming back.
   void reached(int session_class, int bucket);
@@ -44,6 +45,7 @@ class ReturnModel {
   void refit();
 
   std::array<Row, kClasses> cells_{};
+  std::array<Row, kOutcomes> outcomes_{};
   Row all_{};
   std::array<std::array<double, kAgeBuckets>, kClasses> index_{};
   int64_t seen_ = 0;
