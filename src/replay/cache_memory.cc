@@ -26,6 +26,9 @@ void CacheMemory::expect(sched::SequenceId id, int64_t tokens) {
 
 sched::Start CacheMemory::start(sched::SequenceId id, int64_t tokens) {
   Flight& flight = at(id);
+  if (flight.knows_next) {
+    cache_->set_next_use(flight.session, now_s + flight.next_after_s, now_s, flight.next_shared);
+  }
   const Result<cache::LeaseId> lease =
       cache_->begin({prompt_of(flight, id, tokens), flight.session, false}, now_s);
   if (!lease.ok()) {

@@ -21,6 +21,11 @@ struct Flight {
   std::vector<cache::Anchor> anchors;
   cache::Outcome outcome = cache::Outcome::kCancelled;  // kCancelled until it has finished
   int64_t first_resumed = -1;                           // at its first start
+  // For the policy that knows the future: the agent's next request, so long after this one starts,
+  // shares so many tokens of this prompt.
+  bool knows_next = false;
+  double next_after_s = 0.0;
+  int64_t next_shared = 0;
 };
 
 /// Publishes at anchors when told how far a sequence is (computed()), and at preemption.

@@ -137,6 +137,21 @@ class Recorded {
     }
   }
 
+  // For the policy that knows it: when the agent comes back, and with how much of this prompt.
+  void tell_future(const Lane& lane, const TraceRequest& request) {
+    if (lane.play.trace->open) {
+      return;
+    }
+    const uint64_t session = lane.play.session(request.agent);
+    if (request.next < 0) {
+      cache_->set_next_use(session, std::numeric_limits<double>::infinity(), now_s_, 0);
+    } else {
+      const TraceRequest& next = request_of(lane, request.next);
+      cache_->set_next_use(session, lane.origin_s + next.start_s, now_s_,
+                           next.kept * cache::kBlock);
+    }
+  }
+
   // Begins the request in the cache and takes its checkpoints; returns what it resumed.
   int64_t hold(const Lane& lane, const TraceRequest& request, Flight* flight) {
     cache::Prompt prompt;
@@ -144,6 +159,7 @@ class Recorded {
     prompt.tokens = request.prompt_tokens;
     const uint64_t session = lane.play.trace->open ? 0 : lane.play.session(request.agent);
     flight->held = false;
+    tell_future(lane, request);
     const Result<cache::LeaseId> begun = cache_->begin({prompt, session, false}, now_s_);
     if (!begun.ok()) {
       return 0;
@@ -183,12 +199,7 @@ class Recorded {
     Lane& lane = *lanes_[static_cast<size_t>(flight.lane)];
     const TraceRequest& request = request_of(lane, flight.index);
     if (flight.held) {
-      if (!lane.play.trace->open) {
-        const double next_s = request.next < 0
-                                  ? std::numeric_limits<double>::infinity()
-                                  : lane.origin_s + request_of(lane, request.next).start_s;
-        cache_->set_next_use(lane.play.session(request.agent), next_s, now_s_);
-      }
+      tell_future(lane, request);
       cache_->end(flight.lease, request.outcome, now_s_);
       links_.run(now_s_);
     }

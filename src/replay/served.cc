@@ -106,6 +106,12 @@ class Served {
       flight.keys = std::move(sending.keys);
       flight.prompt_tokens = request.prompt_tokens;
       flight.session = play.trace->open ? 0 : play.session(request.agent);
+      flight.knows_next = !play.trace->open;
+      if (flight.knows_next) {
+        flight.next_after_s = request.end_s - request.start_s + pause_after(sending.lane, request);
+        flight.next_shared =
+            request.next < 0 ? 0 : lanes_.request(sending.lane, request.next).kept * cache::kBlock;
+      }
       live_[id] = {sending.lane, sending.index, !sending.warm_up, sending.at_s, 0};
       ++result_->simulated;
       sched::Request wanted;
@@ -196,17 +202,19 @@ class Served {
     result_->first_token_s.push_back(now_s_ - live.sent_s);
   }
 
+  // Known from the record; unknown is what else has to be done before.
+  double pause_after(int lane, const TraceRequest& request) const {
+    return request.next < 0
+               ? std::numeric_limits<double>::infinity()
+               : std::max(0.0, lanes_.request(lane, request.next).start_s - request.end_s);
+  }
+
   void finish(sched::SequenceId id, const Live& live, const TraceRequest& request) {
-    const Play& play = lanes_.play(live.lane);
     Flight& flight = memory_.at(id);
     flight.outcome = request.outcome;
-    if (!play.trace->open) {
-      // Known from the record: the pause; unknown: what else has to be done before.
-      const double pause =
-          request.next < 0
-              ? std::numeric_limits<double>::infinity()
-              : std::max(0.0, lanes_.request(live.lane, request.next).start_s - request.end_s);
-      cache_->set_next_use(flight.session, now_s_ + pause, now_s_);
+    if (flight.knows_next) {
+      cache_->set_next_use(flight.session, now_s_ + pause_after(live.lane, request), now_s_,
+                           flight.next_shared);
     }
     finished_.push_back(id);
   }
