@@ -93,12 +93,12 @@ class BlobStore {
   virtual void list(BlobKind kind, ListDone done) = 0;
 
   /// The owner's eviction order: the least value leaves first, among equals the least recently
-  /// used. Of a boundary, or of a blob without one; others are ignored, as are stores without a
-  /// budget.
+  /// used; NaN counts as 0. Of a boundary, or of a blob without one; others are ignored, as are
+  /// stores without a budget.
   virtual void set_value(BlobKey key, double value) = 0;
 
   virtual StoreStats stats() const = 0;
-  /// Measured on its own transfers.
+  /// Measured on its own transfers, a whole request each.
   virtual LinkRates link_rates() const = 0;
 
   // The same, waiting. Not from inside a `done`.

@@ -3,8 +3,15 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace triax::store {
+namespace {
+
+// What is no number has no place in an order.
+double ordered(double value) { return std::isnan(value) ? 0.0 : value; }
+
+}  // namespace
 
 EntryPtr Catalog::find(const BlobKey& key) const {
   const auto at = entries_.find(key);
@@ -25,7 +32,7 @@ EntryPtr Catalog::insert(BlobRef blob, std::shared_ptr<void> payload, int64_t ex
   auto entry = std::make_shared<Entry>();
   entry->blob = blob;
   entry->expires_ms = expires_ms;
-  entry->value = value;
+  entry->value = ordered(value);
   entry->payload = std::move(payload);
   return add(std::move(entry));
 }
@@ -60,7 +67,7 @@ Result<EntryPtr> Catalog::insert_boundary(Boundary boundary, std::shared_ptr<voi
   auto entry = std::make_shared<Entry>();
   entry->blob = {boundary.key, record_bytes};
   entry->expires_ms = expires_ms;
-  entry->value = value;
+  entry->value = ordered(value);
   entry->boundary = std::move(boundary);
   entry->payload = std::move(payload);
   return add(std::move(entry));
@@ -89,7 +96,7 @@ void Catalog::touch(Entry& entry) {
 
 void Catalog::set_value(Entry& entry, double value) {
   leave_orders(entry);
-  entry.value = value;
+  entry.value = ordered(value);
   enter_orders(entry);
 }
 

@@ -256,9 +256,7 @@ Status RamStore::get_one(const BlobTarget& target) {
                                                 to_string(target.key), bytes,
                                                 total_bytes(target.pieces)));
   }
-  const Steady::time_point begin = Steady::now();
   copy_pieces(as_const(memory->pieces()), target.pieces);
-  read_meter_.add(bytes, Seconds(Steady::now() - begin).count());
   const std::lock_guard lock(mutex_);
   ++stats_.read_blobs;
   stats_.read_bytes += bytes;
@@ -267,10 +265,16 @@ Status RamStore::get_one(const BlobTarget& target) {
 
 void RamStore::get(std::vector<BlobTarget> targets, GetDone done) {
   drop_expired();
+  const Steady::time_point begin = Steady::now();
   std::vector<Status> statuses;
   statuses.reserve(targets.size());
+  int64_t bytes = 0;
   for (const BlobTarget& target : targets) {
     statuses.push_back(get_one(target));
+    bytes += statuses.back().ok() ? total_bytes(target.pieces) : 0;
+  }
+  if (bytes > 0) {
+    read_meter_.add(bytes, Seconds(Steady::now() - begin).count());
   }
   done(std::move(statuses));
 }

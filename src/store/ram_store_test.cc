@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <map>
 #include <memory>
 #include <set>
@@ -25,6 +26,7 @@ TEST(RamStore, TheLeastValueLeavesFirstThenTheLeastRecentlyUsed) {
     ASSERT_TRUE(ram->put_now(boundary_request(boundary_key(n), {{state(n), 1024}})).ok());
   }
   ram->set_value(boundary_key(1), 5);
+  ram->set_value(boundary_key(3), std::nan(""));
   ram->set_value(boundary_key(3), -1);
   ASSERT_TRUE(ram->put_now(boundary_request(boundary_key(5), {{state(5), 1024}})).ok());
   EXPECT_FALSE(ram->contains_now(boundary_key(3)));

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -12,6 +13,8 @@
 #include "store/ssd_store.h"
 
 namespace triax::store {
+
+using Steady = std::chrono::steady_clock;
 
 /// Bytes of a file that count against the budget until this ends.
 struct Charge {
@@ -37,6 +40,8 @@ struct SsdStore::PutJob {
   std::atomic<bool> failed{false};
   std::vector<EntryPtr> pinned;  // under the store's lock
   Status status;                 // the first error; under the store's lock
+  Steady::time_point begin = Steady::now();
+  std::atomic<int64_t> written_bytes{0};
 
   bool names(const BlobKey& key) const {
     return (request.boundary && request.boundary->key == key) ||
@@ -50,6 +55,7 @@ struct SsdStore::GetJob {
   std::vector<BlobTarget> targets;
   GetDone done;
   std::vector<Status> statuses;
+  Steady::time_point begin = Steady::now();
   std::atomic<size_t> left{0};
 };
 

@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 // A name that was renamed into place is whole.
 Status write_format(const std::string& folder) {
   const std::string path = folder + "/tmp/FORMAT";
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   const ssize_t bytes = static_cast<ssize_t>(std::strlen(kFormatText));
   const bool written = fd >= 0 && ::write(fd, kFormatText, static_cast<size_t>(bytes)) == bytes &&
                        ::rename(path.c_str(), (folder + "/FORMAT").c_str()) == 0;
@@ -48,7 +48,7 @@ bool is_new(const std::string& folder) {
 }
 
 Status make_folder(const std::string& path) {
-  if (::mkdir(path.c_str(), 0755) == 0 || errno == EEXIST) {
+  if (::mkdir(path.c_str(), 0700) == 0 || errno == EEXIST) {
     return {};
   }
   if (errno == ENOENT) {
@@ -151,7 +151,7 @@ Status SsdStore::claim_folder() {
     }
   }
   const std::string lock = folder + "/LOCK";
-  lock_fd_ = ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  lock_fd_ = ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (lock_fd_ < 0) {
     return file_status(lock, "opened for writing", errno);
   }

@@ -91,6 +91,7 @@ class SsdStore final : public BlobStore {
                     std::string* temporary);
   Status commit(PutJob& job, FileIo& io);
   void finish_put(PutJob& job, FileIo& io);
+  void measure(const GetJob& job);
   Status read_blob(const BlobTarget& target, FileIo& io);
   Status read_file(const Entry& entry, const BlobTarget& target, FileIo& io);
   Status damaged(const EntryPtr& entry, const std::string& what);

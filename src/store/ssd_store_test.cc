@@ -2,9 +2,14 @@
 #include "store/ssd_store.h"
 
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -345,6 +350,52 @@ TEST(FileIo, AutoFallsBackAndSaysWhy) {
   ASSERT_NE(io, nullptr);
   EXPECT_EQ(io->name() == "io_uring", why.empty()) << why;
   EXPECT_EQ(make_file_io(FileIoKind::kPlain, &why)->name(), "pread");
+}
+
+// In a child whose io_uring calls are forbidden, as containers do it.
+int use_store_without_uring(const std::string& folder) {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_setup, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program = {4, filter};
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+      ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) {
+    return 77;
+  }
+  int notices = 0;
+  Result<std::unique_ptr<SsdStore>> opened = SsdStore::open(
+      {.folder = folder, .budget_bytes = 8 << 20, .on_notice = [&](const std::string& text) {
+         notices += text.find("io_uring") != std::string::npos ? 1 : 100;
+       }});
+  if (!opened.ok() || (*opened)->io_name() != "pread" || notices != 1) {
+    return 1;
+  }
+  if (!(*opened)->put_now(boundary_request(boundary_key(1), kParts)).ok() ||
+      !read_boundary(**opened, boundary_key(1)).ok()) {
+    return 2;
+  }
+  opened->reset();
+  const Result<std::unique_ptr<SsdStore>> forced =
+      SsdStore::open({.folder = folder, .budget_bytes = 8 << 20, .io = FileIoKind::kUring});
+  return forced.status().code() == StatusCode::kUnavailable ? 0 : 3;
+}
+
+TEST_F(SsdStoreTest, WhereUringIsForbiddenItSaysSoOnceAndGoesOn) {
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    ::_exit(use_store_without_uring(folder()));
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == 77) {
+    GTEST_SKIP() << "no system call filter may be set here";
+  }
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 }  // namespace

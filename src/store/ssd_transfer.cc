@@ -18,7 +18,6 @@ namespace triax::store {
 namespace {
 
 using Seconds = std::chrono::duration<double>;
-using Steady = std::chrono::steady_clock;
 
 // Smaller files go through the page cache, in both directions.
 constexpr int64_t kDirectBytesMin = 256 << 10;
@@ -42,12 +41,12 @@ class Checksum {
 // Opens without the page cache for large files, where the file system can.
 int open_file(const std::string& path, int flags, int64_t file_bytes) {
   if (file_bytes >= kDirectBytesMin) {
-    const int fd = ::open(path.c_str(), flags | O_CLOEXEC | O_DIRECT, 0644);
+    const int fd = ::open(path.c_str(), flags | O_CLOEXEC | O_DIRECT, 0600);
     if (fd >= 0 || errno != EINVAL) {
       return fd;
     }
   }
-  return ::open(path.c_str(), flags | O_CLOEXEC, 0644);
+  return ::open(path.c_str(), flags | O_CLOEXEC, 0600);
 }
 
 // Walks over the pieces as one run of bytes.
@@ -196,6 +195,9 @@ void SsdStore::finish_put(PutJob& job, FileIo& io) {
     job.pinned.clear();
     std::erase(puts_, &job);
   }
+  if (status.ok() && job.written_bytes > 0) {
+    write_meter_.add(job.written_bytes, Seconds(Steady::now() - job.begin).count());
+  }
   job.done(std::move(status));
   job.done = nullptr;
   job.request = {};
@@ -203,7 +205,6 @@ void SsdStore::finish_put(PutJob& job, FileIo& io) {
 
 Status SsdStore::write_blob(PutJob& job, const BlobSource& source, FileIo& io) {
   BlobHeader header{{source.key, total_bytes(source.pieces)}, job.expires_ms, 0};
-  const Steady::time_point begin = Steady::now();
   Checksum checksum;
   for (const std::span<const std::byte> piece : source.pieces) {
     checksum.add(piece);
@@ -222,7 +223,7 @@ Status SsdStore::write_blob(PutJob& job, const BlobSource& source, FileIo& io) {
   if (Status status = write_file(header, source.pieces, io, &temporary); !status.ok()) {
     return status;
   }
-  write_meter_.add(header.blob.bytes, Seconds(Steady::now() - begin).count());
+  job.written_bytes += header.blob.bytes;
   const std::lock_guard lock(mutex_);
   Status status = job.status;
   EntryPtr entry = !status.ok() ? nullptr : pin_known(source.key, header.blob.bytes, job, &status);
@@ -378,10 +379,22 @@ void SsdStore::get(std::vector<BlobTarget> targets, GetDone done) {
     enqueue([this, job, i](FileIo& io) {
       job->statuses[i] = read_blob(job->targets[i], io);
       if (--job->left == 0) {
+        measure(*job);
         job->done(std::move(job->statuses));
         job->done = nullptr;
       }
     });
+  }
+}
+
+// Whole requests: what an owner waits for, however many workers share it.
+void SsdStore::measure(const GetJob& job) {
+  int64_t bytes = 0;
+  for (size_t i = 0; i < job.targets.size(); ++i) {
+    bytes += job.statuses[i].ok() ? total_bytes(job.targets[i].pieces) : 0;
+  }
+  if (bytes > 0) {
+    read_meter_.add(bytes, Seconds(Steady::now() - job.begin).count());
   }
 }
 
@@ -403,11 +416,7 @@ Status SsdStore::read_blob(const BlobTarget& target, FileIo& io) {
     catalog_.touch(*entry);
     ++entry->pins;
   }
-  const Steady::time_point begin = Steady::now();
   Status status = read_file(*entry, target, io);
-  if (status.ok()) {
-    read_meter_.add(entry->blob.bytes, Seconds(Steady::now() - begin).count());
-  }
   const std::lock_guard lock(mutex_);
   --entry->pins;
   if (status.ok()) {

@@ -96,6 +96,10 @@ class TieredStore final : public BlobStore {
   void prefetch(BlobKey boundary, Done done);
   Status prefetch_now(BlobKey boundary);
 
+  /// Writes what only RAM holds to the lower tiers that are written, one boundary after the other:
+  /// before a process ends, or when it is idle. The first error of a tier, after all were tried.
+  Status flush_now();
+
   RamStore& ram() { return *ram_; }
   std::vector<TierStats> tier_stats() const;
 

@@ -114,6 +114,21 @@ TEST_F(TieredStoreTest, WrittenBackWhenItLeavesRam) {
   }
 }
 
+TEST_F(TieredStoreTest, AFlushLeavesNothingInRamAlone) {
+  open(WritePolicy::kBack);
+  for (uint64_t n = 1; n <= 3; ++n) {
+    ASSERT_TRUE(tiers_->put_now(request_of(n)).ok());
+  }
+  EXPECT_TRUE(tiers_->flush_now().ok());
+  for (uint64_t n = 1; n <= 3; ++n) {
+    EXPECT_TRUE(read_boundary(flaky_->inner(), boundary_key(n)).ok());
+    EXPECT_TRUE(tiers_->ram().contains_now(boundary_key(n)));
+  }
+  ASSERT_TRUE(tiers_->put_now(request_of(4)).ok());
+  flaky_->fail(true);
+  EXPECT_EQ(tiers_->flush_now().code(), StatusCode::kUnavailable);
+}
+
 TEST_F(TieredStoreTest, WhatIsReadBelowRisesWithItsBoundary) {
   open(WritePolicy::kThrough);
   ASSERT_TRUE(flaky_->inner().put_now(request_of(1)).ok());

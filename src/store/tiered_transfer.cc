@@ -180,6 +180,39 @@ void TieredStore::write_back(Evicted evicted) {
   }
 }
 
+Status TieredStore::flush_now() {
+  Status first_error;
+  const std::vector<Found> boundaries = ram_->list_now(BlobKind::kBoundary).value();
+  for (const Found& found : boundaries) {
+    int64_t ttl_ms = 0;
+    if (found.expires_ms != 0) {
+      ttl_ms = std::max<int64_t>(1, found.expires_ms - options_.now_ms());
+    }
+    std::vector<BlobKey> keys;
+    for (const BlobRef& part : found.boundary->parts) {
+      keys.push_back(part.key);
+    }
+    const std::vector<RamLease> leases = leases_of(keys);
+    if (leases.size() < keys.size()) {
+      continue;  // it is leaving just now, and is written for that
+    }
+    for (const std::unique_ptr<Tier>& tier : tiers_) {
+      {
+        const std::lock_guard lock(mutex_);
+        if (tier->options.write == WritePolicy::kNone || tier->below.contains(found.blob.key)) {
+          continue;
+        }
+      }
+      if (usable(*tier)) {
+        Status status = tier->store->put_now(request_of(leases, found.boundary, ttl_ms, 0));
+        sunk(*tier, found.blob.key, status);
+        first_error = first_error.ok() ? std::move(status) : first_error;
+      }
+    }
+  }
+  return first_error;
+}
+
 void TieredStore::get(std::vector<BlobTarget> targets, GetDone done) {
   auto job = std::make_shared<GetJob>();
   job->targets = std::move(targets);
