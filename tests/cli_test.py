@@ -33,7 +33,8 @@ class Cli(unittest.TestCase):
     def test_every_command_has_help_with_an_example(self):
         commands = ["generate", "chat", "inspect", "tokenize", "eval", "logits", "quantize", "doctor",
                     "replay", "cache"]
-        for command in [[c] for c in commands] + [["bench", "model"], ["bench", "ops"]]:
+        benches = [["bench", b] for b in ["model", "ops", "kda", "mla", "moe", "attn-res"]]
+        for command in [[c] for c in commands] + benches:
             self.assertIn("Example", self.ok(*command, "--help"), command)
 
     def test_wrong_usage_exits_with_2(self):
@@ -184,6 +185,17 @@ class Cli(unittest.TestCase):
         cases = [json.loads(line) for line in lines.splitlines()]
         self.assertEqual([c["case"] for c in cases], ["decode after 16", "prefill 64"])
         self.assertTrue(all(c["share_of_limit"] > 0 for c in cases))
+
+    def test_bench_of_one_operation_runs_that_one_only(self):
+        for name, case in [("kda", "kda H="), ("mla", "mla H="), ("moe", "latent_moe "),
+                           ("attn-res", "attn_res of ")]:
+            lines = self.ok("bench", name, "--shape", "tiny", "--prefill", "16", "--decode-after", "8",
+                            "--batch", "1,2", "--repeat", "1", "--json").splitlines()
+            cases = [json.loads(line) for line in lines]
+            self.assertGreater(len(cases), 1)
+            for c in cases:
+                self.assertTrue(c["case"].startswith(case), c["case"])
+                self.assertGreater(c["seconds_median"], 0)
 
     @unittest.skipIf(SANITIZED, "times count in an ordinary build")
     def test_the_first_token_comes_soon(self):
