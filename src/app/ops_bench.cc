@@ -86,7 +86,7 @@ Result<double> OpsBench::seconds_of(const std::function<Status()>& operation) {
   }
   constexpr int64_t kRows = 256;
   constexpr int64_t kColumns = int64_t{1} << 18;
-  if (flush_.bytes() == 0) {
+  if (flush_.view().raw() == nullptr) {
     const int64_t shape[] = {kRows, kColumns};
     flush_ = Tensor(DType::kF32, shape, &device_.cuda->memory());
     if (Status s = device_.cuda->fill(flush_.view().raw(), 0, flush_.bytes()); !s.ok()) {
