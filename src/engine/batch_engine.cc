@@ -63,7 +63,8 @@ Result<std::unique_ptr<BatchEngine>> BatchEngine::create(Engine& engine,
                               .policy = options.policy,
                               .reuse = options.reuse,
                               .marks = options.drafting_max,
-                              .poison = options.poison});
+                              .poison = options.poison,
+                              .tiers = options.tiers});
   if (!memory.ok()) {
     return memory.status();
   }

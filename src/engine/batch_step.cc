@@ -10,6 +10,7 @@ namespace {
 // Known tokens that a state may lag behind while drafts are not accepted whole: each is computed
 // again with the next draft.
 constexpr size_t kLagMax = 8;
+constexpr double kWaitSeconds = 1e-3;
 
 bool finite(std::span<const float> row) {
   return std::ranges::none_of(row, [](float x) { return std::isnan(x); });
@@ -201,6 +202,9 @@ Status BatchEngine::step(double now_s, std::vector<BatchEvent>& events) {
   const sched::Plan plan = scheduler_->plan(now_s);
   report_plan(plan);
   Status status = memory_->status();
+  if (plan.empty() && memory_->copying()) {
+    memory_->wait_for_copies(kWaitSeconds);  // nobody can run before a load has ended
+  }
   if (!plan.empty()) {
     ++counters_.steps;
     std::vector<Work> works = prepare(plan);
@@ -228,6 +232,7 @@ Status BatchEngine::step(double now_s, std::vector<BatchEvent>& events) {
   }
   branched_.clear();
   sweep();
+  memory_->set_now(now_s);  // what was published goes on to slower tiers
   events.insert(events.end(), std::make_move_iterator(events_.begin()),
                 std::make_move_iterator(events_.end()));
   events_.clear();

@@ -12,6 +12,8 @@ namespace {
 
 using cache::kBlock;
 
+constexpr double kWaitSeconds = 1e-3;
+
 /// Bytes of one slot and of one page; a pool of one each knows.
 struct Sizes {
   int64_t slot = 0;
@@ -36,6 +38,12 @@ Result<std::unique_ptr<SequenceMemory>> SequenceMemory::create(
   settings.tiers[0].budget_bytes = bytes;
   settings.tiers[0].state_bytes = sizes.slot;
   settings.policy = options.policy;
+  using cache::index;
+  cache::TierConfig& ram = settings.tiers[static_cast<size_t>(index(cache::Tier::kRam))];
+  ram = {.budget_bytes = options.tiers.ram_bytes, .state_bytes = sizes.slot};
+  cache::TierConfig& ssd = settings.tiers[static_cast<size_t>(index(cache::Tier::kSsd))];
+  // Files are a little larger than what they hold.
+  ssd = {.budget_bytes = options.tiers.ssd_bytes / 10 * 9, .state_bytes = sizes.slot};
   Result<std::unique_ptr<cache::Cache>> made = cache::Cache::create(settings);
   if (!made.ok()) {
     return made.status();
@@ -50,6 +58,17 @@ Result<std::unique_ptr<SequenceMemory>> SequenceMemory::create(
   try {
     std::unique_ptr<SequenceMemory> memory(new SequenceMemory(config, size, cuda, options));
     memory->cache_ = std::move(*made);
+    Result<std::unique_ptr<TierMemory>> tiers =
+        TierMemory::create(options.tiers, *memory->cache_, memory->pool_);
+    if (!tiers.ok()) {
+      return tiers.status();
+    }
+    memory->tiers_ = std::move(*tiers);
+    const Result<int64_t> adopted = memory->tiers_->adopt(0.0);
+    if (!adopted.ok()) {
+      return adopted.status();
+    }
+    memory->adopted_ = *adopted;
     return memory;
   } catch (const std::bad_alloc& error) {
     return Status::resource_exhausted(
@@ -70,6 +89,11 @@ const SequenceMemory::Entry& SequenceMemory::entry(sched::SequenceId id) const {
   return found->second;
 }
 
+void SequenceMemory::set_now(double now) {
+  now_ = now;
+  note(tiers_->poll(now_));
+}
+
 void SequenceMemory::note(const Status& status) {
   if (status_.ok()) {
     status_ = status;
@@ -79,9 +103,10 @@ void SequenceMemory::note(const Status& status) {
 void SequenceMemory::add(sched::SequenceId id, std::span<const int32_t> tokens,
                          sched::SessionId session, uint64_t salt) {
   // Without reuse no two sequences have a prefix in common, not even the empty one.
-  const cache::Key root = cache::root_key(options_.fingerprint, salt);
+  const cache::Key root = cache::root_key(options_.tiers.fingerprint, salt);
   Entry entry{.tokens = cache::BlockHasher(options_.reuse ? root : cache::chained(root, id)),
-              .session = session};
+              .session = session,
+              .failed = tiers_->failed()};
   entry.tokens.append(tokens);
   check(entries_.emplace(id, std::move(entry)).second, "sequence memory: the id is in use");
 }
@@ -137,38 +162,54 @@ Status SequenceMemory::prepare(Entry& e) {
 sched::Start SequenceMemory::start(sched::SequenceId id, int64_t tokens) {
   Entry& e = entry(id);
   check(!e.running && e.tokens.tokens() == tokens, "sequence memory: start of other tokens");
-  const Result<cache::LeaseId> lease =
-      cache_->begin({.prompt = e.tokens.prompt(), .session = e.session}, now_);
+  const cache::Request request{.prompt = e.tokens.prompt(), .session = e.session};
+  if (tiers_->failed() == e.failed && cache_->prefetch(request, now_)) {
+    note(tiers_->poll(now_));  // from this process's memory: done at once
+    if (cache_->prefetch(request, now_)) {
+      return {};  // from a slower tier: draining() says to ask again
+    }
+  }
+  const Result<cache::LeaseId> lease = cache_->begin(request, now_);
   if (!lease.ok()) {
     return {};
   }
   e.lease = *lease;
   e.running = true;
+  note(tiers_->poll(now_));
+  while (cache_->lease(e.lease).loading) {  // evicted meanwhile, and room for it since
+    tiers_->wait(kWaitSeconds);
+    note(tiers_->poll(now_));
+  }
   note(prepare(e));
   const cache::Lease& view = cache_->lease(e.lease);
   if (!e.started) {
     e.reuse = {view.match, view.resumed};
     e.started = true;
   }
-  return poll(id);
-}
-
-sched::Start SequenceMemory::poll(sched::SequenceId id) {
-  const cache::Lease& lease = cache_->lease(entry(id).lease);
-  sched::Start start{.fits = true, .ready = true, .tokens = lease.resumed, .stops = {}};
-  for (const cache::Anchor& anchor : lease.anchors) {
-    if (options_.reuse && anchor.tokens > lease.resumed) {
+  sched::Start start{.fits = true, .ready = true, .tokens = view.resumed, .stops = {}};
+  for (const cache::Anchor& anchor : view.anchors) {
+    if (options_.reuse && anchor.tokens > view.resumed) {
       start.stops.push_back(anchor.tokens);
     }
   }
   return start;
 }
 
+/// Every start is ready.
+sched::Start SequenceMemory::poll(sched::SequenceId id) {
+  check(false, "sequence memory: no load is waited for after a start");
+  (void)id;
+  return {};
+}
+
 bool SequenceMemory::grow(sched::SequenceId id, int64_t tokens) {
   Entry& e = entry(id);
   const auto before = e.state.pages().size();
   if (!cache_->extend(e.lease, tokens, now_).ok()) {
-    return false;
+    note(tiers_->poll(now_));  // what is evicted may have to be copied first
+    if (!cache_->extend(e.lease, tokens, now_).ok()) {
+      return false;
+    }
   }
   refresh_pages(e);
   for (size_t i = before; i < e.state.pages().size(); ++i) {
@@ -216,6 +257,8 @@ void SequenceMemory::publish(sched::SequenceId id, cache::AnchorKind kind) {
   }
   note(copied);
   if (copied.ok()) {
+    const cache::Prompt all = e.tokens.prompt();
+    tiers_->remember(e.tokens.key_at(length), all.root, all.ids.first(static_cast<size_t>(length)));
     cache_->commit(e.lease, now_);
   }
 }

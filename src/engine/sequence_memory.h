@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "cache/cache.h"
+#include "engine/tier_memory.h"
 #include "model/sequence_state.h"
 #include "sched/memory.h"
 
@@ -17,10 +18,10 @@ namespace triax::engine {
 struct SequenceMemoryOptions {
   int64_t bytes = 0;  // for pages and states together, running ones and those that are kept
   std::string policy = "value";
-  bool reuse = true;         // false: every prompt is computed from its first token
-  int64_t marks = 1;         // sequences that may have an unverified draft in one step
-  uint64_t fingerprint = 0;  // of the model
-  bool poison = false;       // see model::StatePoolSize
+  bool reuse = true;       // false: every prompt is computed from its first token
+  int64_t marks = 1;       // sequences that may have an unverified draft in one step
+  bool poison = false;     // see model::StatePoolSize
+  TierOptions tiers = {};  // below that memory; with the model's fingerprint
 };
 
 /// What was found of a sequence's prompt when it first started.
@@ -63,14 +64,18 @@ class SequenceMemory final : public sched::Memory {
   /// Takes a checkpoint where the state stands, if the cache finds it worth its bytes.
   void publish(sched::SequenceId id, cache::AnchorKind kind);
 
-  /// The time of the calls that follow.
-  void set_now(double now) { now_ = now; }
+  /// The time of the calls that follow. Goes on with copies between tiers.
+  void set_now(double now);
+  /// Whether copies are under way; waits for one, at most so long.
+  bool copying() const { return tiers_->busy(); }
+  void wait_for_copies(double seconds_max) { tiers_->wait(seconds_max); }
 
   sched::Start start(sched::SequenceId id, int64_t tokens) override;
   sched::Start poll(sched::SequenceId id) override;
   bool grow(sched::SequenceId id, int64_t tokens) override;
   void preempt(sched::SequenceId id, int64_t tokens) override;
   void release(sched::SequenceId id) override;
+  bool draining() const override { return tiers_->busy(); }
   int64_t bytes(int64_t tokens) const override;
   int64_t capacity_bytes() const override { return cache_->config().tiers[0].budget_bytes; }
 
@@ -79,11 +84,14 @@ class SequenceMemory final : public sched::Memory {
   const Status& status() const { return status_; }
   model::StatePool& pool() { return pool_; }
   const cache::Cache& cache() const { return *cache_; }
+  /// Boundaries that the SSD's folder held at the start.
+  int64_t adopted() const { return adopted_; }
 
  private:
   struct Entry {
     cache::BlockHasher tokens;
     sched::SessionId session;
+    int64_t failed;  // copies before it came; after a further one it does not wait for loads
     cache::Outcome outcome = cache::Outcome::kCancelled;
     cache::LeaseId lease = {};
     bool running = false;
@@ -105,8 +113,10 @@ class SequenceMemory final : public sched::Memory {
   SequenceMemoryOptions options_;
   model::StatePool pool_;
   std::unique_ptr<cache::Cache> cache_;
+  std::unique_ptr<TierMemory> tiers_;
   std::unordered_map<sched::SequenceId, Entry> entries_;
   double now_ = 0.0;
+  int64_t adopted_ = 0;
   Status status_;
 };
 
