@@ -95,6 +95,18 @@ class Bench {
     return publication.has_value();
   }
 
+  /// Makes all planned copies.
+  void copy_all() {
+    std::vector<Transfer> transfers;
+    for (cache_->take_transfers(transfers); !transfers.empty();) {
+      for (const Transfer& transfer : std::exchange(transfers, {})) {
+        cache_->confirm(transfer.id, true, now_);
+        check();
+      }
+      cache_->take_transfers(transfers);
+    }
+  }
+
   /// Returns    tokens resumed
   int64_t run(const std::vector<int32_t>& tokens, uint64_t session) {
     const LeaseId id = begin(tokens, session);
