@@ -141,11 +141,12 @@ std::vector<EntryPtr> Catalog::remove(const BlobKey& key) {
   }
   // Rare (an explicit erase, a damaged blob), so no index leads from blobs to boundaries.
   std::vector<EntryPtr> users;
-  for (const auto& [other_key, other] : entries_) {
-    if (entry->refs > 0 && other->boundary &&
-        std::any_of(other->boundary->parts.begin(), other->boundary->parts.end(),
-                    [&](const BlobRef& part) { return part.key == key; })) {
-      users.push_back(other);
+  for (auto at = entries_.begin();
+       at != entries_.end() && static_cast<int>(users.size()) < entry->refs; ++at) {
+    const std::optional<Boundary>& boundary = at->second->boundary;
+    if (boundary && std::any_of(boundary->parts.begin(), boundary->parts.end(),
+                                [&](const BlobRef& part) { return part.key == key; })) {
+      users.push_back(at->second);
     }
   }
   for (const EntryPtr& user : users) {

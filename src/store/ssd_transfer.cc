@@ -253,8 +253,9 @@ Status SsdStore::write_file(const BlobHeader& header, const ConstPieces& pieces,
   if (fd < 0) {
     return file_status(*temporary, "made", errno);
   }
-  // A full disk shows here, before anything is written.
-  int error = ::fallocate(fd, 0, 0, file_bytes) == 0 ? 0 : errno;
+  // A full disk shows here, before much is written.
+  const bool reserves = file_bytes >= kDirectBytesMin;
+  int error = reserves && ::fallocate(fd, 0, 0, file_bytes) != 0 ? errno : 0;
   if (error == EOPNOTSUPP || error == ENOSYS) {
     error = 0;
   }
