@@ -215,5 +215,81 @@ class Cli(unittest.TestCase):
         return seconds
 
 
+def session(name, requests, seed):
+    """A line of a trace file: a conversation that grows by 1 to 5 blocks a turn."""
+    ids, out, now, fresh = list(range(1, 21)), [], 0.0, 1000
+    for i in range(requests):
+        more = 1 + (seed * 7 + i * 3) % 5
+        ids += range(fresh, fresh + more)
+        fresh += more
+        out.append({"t": now, "type": "n", "in": 64 * len(ids) + 10, "out": 20 + i, "api_time": 3.0,
+                    "hash_ids": list(ids), "stop": "tool_use"})
+        now += 3.0 + (seed + i) % 9
+    return json.dumps({"id": name, "block_size": 64, "tool_tokens": 640, "system_tokens": 0,
+                       "requests": out})
+
+
+class Replay(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.trace = os.path.join(cls.folder.name, "trace.jsonl")
+        lines = [session(f"s{i}", 20 + i, i) for i in range(12)]
+        pathlib.Path(cls.trace).write_text("\n".join(lines) + "\n")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def json(self, *args):
+        result = run("replay", "--trace", self.trace, "--json", "--seeds", "2", *args)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return json.loads(result.stdout)
+
+    def test_default_run_uses_our_policy(self):
+        out = self.json("--sessions", "4")
+        self.assertEqual(out["policy"], "value")
+        self.assertGreater(out["hit_rate"], 0.5)
+        self.assertLessEqual(out["hit_rate"], out["possible"])
+        self.assertGreater(out["served"]["ttft_p50_s"], 0)
+        self.assertLessEqual(out["served"]["ttft_p50_s"], out["served"]["ttft_p99_s"])
+
+    def test_rows_of_a_sweep_and_pressure(self):
+        rows = self.json("--sweep", "--sessions", "3,6", "--budget", "2GB,40GB", "--policy",
+                         "dense,value", "--timing", "recorded")
+        self.assertEqual(len(rows), 8)
+        hits = {(r["policy"], r["sessions"], r["budget_bytes"]): r["hit_rate"] for r in rows}
+        self.assertGreater(hits["value", 6, 40000000000], hits["value", 6, 2000000000])
+        self.assertGreater(hits["value", 6, 2000000000], hits["dense", 6, 2000000000])
+
+    def test_ram_gives_back(self):
+        alone = self.json("--sessions", "8", "--budget", "1.5GB", "--timing", "served")
+        tiers = self.json("--sessions", "8", "--budget", "1.5GB", "--timing", "served", "--ram",
+                          "100GB")
+        self.assertGreater(tiers["hit_rate"], alone["hit_rate"])
+        self.assertGreater(tiers["from_ram_share"], 0)
+
+    def test_page_needs_nothing_else(self):
+        page = os.path.join(self.folder.name, "page.html")
+        run("replay", "--trace", self.trace, "--seeds", "1", "--policy", "all", "--html", page)
+        text = pathlib.Path(page).read_text()
+        self.assertIn("<svg", text)
+        self.assertNotIn("http", text)
+        self.assertNotIn("<script", text)
+
+    def test_what_is_wrong_is_said(self):
+        bad = os.path.join(self.folder.name, "bad.jsonl")
+        pathlib.Path(bad).write_text(session("a", 3, 1) + "\n{\"requests\": 7}\n")
+        for args, message in [(["--trace", bad], "bad.jsonl:2: "),
+                              (["--trace", "/nonexistent"], "cannot open"),
+                              (["--trace", self.trace, "--policy", "best"], "best"),
+                              (["--trace", self.trace, "--budget", "3 apples"], "3 apples"),
+                              (["--trace", self.trace, "--budget", "1MB"], "budget"),
+                              (["--trace", self.trace, "--model", "/nonexistent"], "/nonexistent")]:
+            result = run("replay", *args)
+            self.assertEqual(result.returncode, 1, args)
+            self.assertIn(message, result.stderr)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -80,7 +80,7 @@ Result<Row> run_experiment(const std::vector<Trace>& traces, const Setting& sett
   row.setting = setting;
   row.seeds = options.seeds;
   const double weight = 1.0 / options.seeds;
-  double wall_s = 0.0;
+  double cpu_s = 0.0;
   int64_t simulated = 0;
   for (int seed = 0; seed < options.seeds; ++seed) {
     LaneOptions lanes = options.lanes;
@@ -94,7 +94,7 @@ Result<Row> run_experiment(const std::vector<Trace>& traces, const Setting& sett
         return result.status();
       }
       add_reuse(result->counts, result->cache, seed, weight, &row.recorded);
-      wall_s += result->wall_s;
+      cpu_s += result->cpu_s;
       simulated += result->simulated;
       for (size_t i = 0; i < row.used_bytes.size(); ++i) {
         row.used_bytes[i] += weight * static_cast<double>(result->used_bytes[i]);
@@ -113,7 +113,7 @@ Result<Row> run_experiment(const std::vector<Trace>& traces, const Setting& sett
       add_served(*result, seed, weight, &row);
     }
   }
-  row.simulator_requests_s = wall_s > 0.0 ? static_cast<double>(simulated) / wall_s : 0.0;
+  row.simulator_requests_s = cpu_s > 0.0 ? static_cast<double>(simulated) / cpu_s : 0.0;
   return row;
 }
 

@@ -50,7 +50,7 @@ struct RecordedResult {
   cache::CacheStats cache;                          // of the whole run
   std::array<int64_t, cache::kTiers> used_bytes{};  // at the end
   double virtual_s = 0.0;
-  double wall_s = 0.0;    // of the simulation proper
+  double cpu_s = 0.0;     // of the simulation proper
   int64_t simulated = 0;  // requests, warm-up included
 };
 

@@ -39,7 +39,7 @@ struct ServedResult {
   double measured_s = 0.0;            // virtual time since the warm-up
   double step_s = 0.0;                // virtual time inside steps of it
   std::vector<Sample> samples;
-  double wall_s = 0.0;
+  double cpu_s = 0.0;
   int64_t simulated = 0;  // requests, warm-up included
 
   /// p in [0, 1]; 0 without requests.
