@@ -3,7 +3,7 @@
 # (tools/setup.sh cuda), and the architectures of a file follow from its name.
 #   *_gpu_test.cu    go into the program gpu_test
 #   *_gpu_bench.cu   become a program each
-#   *_sm90.cu        are compiled for sm_90a only, and so are kda_decode and kda_verify
+#   *_sm90.cu        are compiled for sm_90a only
 #   all other *.cu   are compiled for TRIAX_CUDA_ARCHS and go into the library with *_sm90.cu
 set(TRIAX_CUDA AUTO CACHE STRING "build the CUDA library: ON, OFF, or AUTO where nvcc is found")
 set(TRIAX_CUDA_ARCHS 90a CACHE STRING "CUDA architectures, e.g. 80;90a;100;120")
@@ -40,7 +40,7 @@ function(triax_cuda_object out source)
   get_filename_component(folder ${object} DIRECTORY)
   file(MAKE_DIRECTORY ${folder})
   set(archs ${TRIAX_CUDA_ARCHS})
-  if(name MATCHES "_sm90\\.cu$|/kda_(decode|verify)_cuda\\.cu$")
+  if(name MATCHES "_sm90\\.cu$")
     set(archs 90a)
   endif()
   set(gencode)
