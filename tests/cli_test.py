@@ -33,7 +33,8 @@ class Cli(unittest.TestCase):
     def test_every_command_has_help_with_an_example(self):
         commands = ["generate", "chat", "inspect", "tokenize", "eval", "logits", "quantize", "doctor",
                     "replay", "cache"]
-        benches = [["bench", b] for b in ["model", "ops", "kda", "mla", "moe", "attn-res"]]
+        benches = [["bench", b] for b in ["model", "ops", "kda", "mla", "moe", "attn-res",
+                                         "serve"]]
         for command in [[c] for c in commands] + benches:
             self.assertIn("Example", self.ok(*command, "--help"), command)
 
@@ -185,6 +186,15 @@ class Cli(unittest.TestCase):
         cases = [json.loads(line) for line in lines.splitlines()]
         self.assertEqual([c["case"] for c in cases], ["decode after 16", "prefill 64"])
         self.assertTrue(all(c["share_of_limit"] > 0 for c in cases))
+
+    def test_bench_serve_reuses_and_compares_with_cold_runs(self):
+        lines = self.ok("bench", "serve", "-m", MODEL, "--sessions", "2", "--turns", "2",
+                        "--answer", "3", "--policy", "prompt-end", "--check", "1", "--json")
+        kept, without = [json.loads(line) for line in lines.splitlines()]
+        self.assertGreater(kept["hit_rate"], 0)
+        self.assertEqual(without["hit_rate"], 0)
+        self.assertLess(kept["computed_tokens"], without["computed_tokens"])
+        self.assertEqual([kept["mismatches"], kept["compared"]], [0, 4])
 
     def test_bench_of_one_operation_runs_that_one_only(self):
         for name, case in [("kda", "kda H="), ("mla", "mla H="), ("moe", "latent_moe "),

@@ -52,5 +52,7 @@ std::vector<int32_t> random_tokens(int64_t count, int64_t vocab, uint64_t seed);
 int bench_model(const BenchFlags& flags);
 /// `only`: kda, mla, moe or attn-res; empty: all operations.
 int bench_ops(const BenchFlags& flags, const std::string& only);
+/// Adds "serve" to the benchmarks.
+void add_bench_serve(CLI::App& bench, int* exit_code);
 
 }  // namespace triax::app

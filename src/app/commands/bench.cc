@@ -87,6 +87,7 @@ void add_bench(CLI::App& app, int* exit_code) {
       ->footer("Example:\n  triax bench moe --shape kimi-linear-48b --device cuda --batch 1,32");
   add("attn-res", "Attention Residuals over 9 sources", ops("attn-res"))
       ->footer("Example:\n  triax bench attn-res --shape kimi-k3 --device cuda --prefill 8192");
+  add_bench_serve(*command, exit_code);
 }
 
 }  // namespace triax::app

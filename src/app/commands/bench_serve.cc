@@ -1,0 +1,310 @@
+// triax bench serve: conversations that take turns, with and without reuse of what was computed.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "app/app.h"
+#include "app/bench.h"
+#include "base/rng.h"
+#include "engine/batch_engine.h"
+
+namespace triax::app {
+namespace {
+
+struct Flags {
+  EngineFlags engine;
+  int64_t sessions = 64;
+  int64_t turns = 4;
+  int64_t system = 128;
+  int64_t user = 64;
+  int64_t answer = 24;
+  uint64_t memory = uint64_t{256} * 1000 * 1000;
+  int64_t running = 16;
+  int64_t step_tokens = 512;
+  int64_t draft = 0;
+  double think = 0.0;
+  std::string policy = "value";
+  double check = 0.0;
+  bool json = false;
+};
+
+/// One run of all conversations.
+struct Measured {
+  double seconds = 0.0;
+  int64_t prompt_tokens = 0;
+  int64_t reused_tokens = 0;
+  int64_t possible_tokens = 0;
+  int64_t answer_tokens = 0;
+  engine::BatchCounters counters;
+  std::vector<double> first_token_seconds;
+  int64_t compared = 0;
+  int64_t mismatches = 0;
+};
+
+class Conversations {
+ public:
+  Conversations(const Flags& flags, engine::Engine& engine, engine::BatchEngine& batch)
+      : flags_(flags), engine_(engine), batch_(batch), rng_(1) {
+    const std::vector<int32_t> system = tokens(flags.system);
+    for (int64_t i = 0; i < flags.sessions; ++i) {
+      talks_.push_back({.history = system});
+    }
+  }
+
+  Result<Measured> run() {
+    const double begin = now_seconds();
+    Progress progress("conversations");
+    for (int64_t ended = 0; ended < flags_.sessions * flags_.turns;) {
+      for (Talk& talk : talks_) {
+        if (Status s = ask_if_due(talk); !s.ok()) {
+          return s;
+        }
+      }
+      std::vector<engine::BatchEvent> events;
+      if (Status s = batch_.step(now_seconds(), events); !s.ok()) {
+        return s;
+      }
+      for (const engine::BatchEvent& event : events) {
+        const Result<bool> end = take(event);
+        if (!end.ok()) {
+          return end.status();
+        }
+        ended += *end ? 1 : 0;
+      }
+      progress.update(static_cast<double>(ended) /
+                      static_cast<double>(flags_.sessions * flags_.turns));
+    }
+    out_.seconds = now_seconds() - begin;
+    out_.counters = batch_.counters();
+    return check();
+  }
+
+ private:
+  struct Talk {
+    std::vector<int32_t> history = {};
+    int64_t turn = 0;
+    double due = 0.0;
+    double asked = 0.0;
+    bool waiting = false;
+    std::vector<int32_t> prompt = {};
+    std::vector<dense::SampledToken> answer = {};
+  };
+
+  std::vector<int32_t> tokens(int64_t count) {
+    return random_tokens(count, engine_.config().vocab, rng_.next());
+  }
+
+  engine::BatchRequest request(const Talk& talk) const {
+    engine::BatchRequest request;
+    request.prompt = talk.prompt;
+    request.sampling.temperature = 0.0f;
+    request.max_tokens = flags_.answer;
+    request.draft_tokens = flags_.draft;
+    request.session = static_cast<uint64_t>(&talk - talks_.data()) + 1;
+    return request;
+  }
+
+  Status ask_if_due(Talk& talk) {
+    if (talk.waiting || talk.turn == flags_.turns || now_seconds() < talk.due) {
+      return {};
+    }
+    talk.prompt = talk.history;
+    const std::vector<int32_t> more = tokens(flags_.user);
+    talk.prompt.insert(talk.prompt.end(), more.begin(), more.end());
+    talk.answer.clear();
+    talk.asked = now_seconds();
+    talk.waiting = true;
+    const Result<engine::RequestId> id = batch_.submit(request(talk), talk.asked);
+    if (!id.ok()) {
+      return id.status();
+    }
+    by_request_[*id] = &talk;
+    return {};
+  }
+
+  /// True when a turn has ended.
+  Result<bool> take(const engine::BatchEvent& event) {
+    Talk& talk = *by_request_.at(event.request);
+    if (event.kind == engine::BatchEvent::Kind::kToken) {
+      if (talk.answer.empty()) {
+        out_.first_token_seconds.push_back(now_seconds() - talk.asked);
+      }
+      talk.answer.push_back(event.token);
+      return false;
+    }
+    if (event.kind == engine::BatchEvent::Kind::kFailed) {
+      return event.error;
+    }
+    by_request_.erase(event.request);
+    out_.prompt_tokens += event.usage.prompt_tokens;
+    out_.answer_tokens += event.usage.answer_tokens;
+    out_.reused_tokens += event.usage.reuse.resumed;
+    out_.possible_tokens += event.usage.reuse.match.possible;
+    if (rng_.uniform() < flags_.check) {
+      kept_.push_back(talk);
+    }
+    talk.history = talk.prompt;
+    for (const dense::SampledToken& token : talk.answer) {
+      talk.history.push_back(token.id);
+    }
+    ++talk.turn;
+    talk.waiting = false;
+    talk.due = now_seconds() + flags_.think;
+    return true;
+  }
+
+  /// Turns computed again, cold and alone.
+  Result<Measured> check() {
+    constexpr float kBound = 1e-3f;
+    for (const Talk& talk : kept_) {
+      engine::Session session(engine_);
+      engine::GenerateParams params;
+      params.sampling.temperature = 0.0f;
+      params.max_tokens = flags_.answer;
+      size_t at = 0;
+      bool same = true;
+      params.on_token = [&](const dense::SampledToken& token) {
+        same = same && at < talk.answer.size() && token.id == talk.answer[at].id &&
+               std::abs(token.logprob - talk.answer[at].logprob) <= kBound;
+        ++at;
+        return same;
+      };
+      const Result<engine::Generated> generated = session.generate(talk.prompt, params);
+      if (!generated.ok()) {
+        return generated.status();
+      }
+      ++out_.compared;
+      out_.mismatches += same && at == talk.answer.size() ? 0 : 1;
+    }
+    return std::move(out_);
+  }
+
+  const Flags& flags_;
+  engine::Engine& engine_;
+  engine::BatchEngine& batch_;
+  Rng rng_;
+  std::vector<Talk> talks_;
+  std::unordered_map<engine::RequestId, Talk*> by_request_;
+  std::vector<Talk> kept_;
+  Measured out_;
+};
+
+Result<Measured> measure(const Flags& flags, engine::Engine& engine, bool reuse) {
+  engine::BatchOptions options;
+  options.memory_bytes = static_cast<int64_t>(flags.memory);
+  options.policy = flags.policy;
+  options.reuse = reuse;
+  options.sched.step_tokens = flags.step_tokens;
+  options.sched.chunk_tokens = std::max(options.sched.grid_tokens, flags.step_tokens / 2);
+  options.sched.sequences_max = flags.running;
+  options.sched.queue_max = flags.sessions;
+  Result<std::unique_ptr<engine::BatchEngine>> batch = engine::BatchEngine::create(engine, options);
+  if (!batch.ok()) {
+    return batch.status();
+  }
+  return Conversations(flags, engine, **batch).run();
+}
+
+void print(const Flags& flags, bool reuse, const Measured& m) {
+  const Samples first(m.first_token_seconds);
+  const double hit = static_cast<double>(m.reused_tokens) / static_cast<double>(m.prompt_tokens);
+  const double possible =
+      static_cast<double>(m.possible_tokens) / static_cast<double>(m.prompt_tokens);
+  const double requests = static_cast<double>(flags.sessions * flags.turns) / m.seconds;
+  const double tokens = static_cast<double>(m.prompt_tokens + m.answer_tokens) / m.seconds;
+  if (flags.json) {
+    const nlohmann::json line = {{"reuse", reuse},
+                                 {"policy", flags.policy},
+                                 {"sessions", flags.sessions},
+                                 {"turns", flags.turns},
+                                 {"memory_bytes", flags.memory},
+                                 {"seconds", m.seconds},
+                                 {"requests_per_second", requests},
+                                 {"tokens_per_second", tokens},
+                                 {"prompt_tokens", m.prompt_tokens},
+                                 {"answer_tokens", m.answer_tokens},
+                                 {"computed_tokens", m.counters.computed_tokens},
+                                 {"hit_rate", hit},
+                                 {"possible", possible},
+                                 {"drafted_tokens", m.counters.drafted_tokens},
+                                 {"accepted_tokens", m.counters.accepted_tokens},
+                                 {"first_token_median_seconds", first.median},
+                                 {"first_token_p90_seconds", first.p90},
+                                 {"compared", m.compared},
+                                 {"mismatches", m.mismatches}};
+    fmt::print("{}\n", line.dump());
+    return;
+  }
+  fmt::print("{:<14} {:>8.2f} {:>10.0f} {:>10} {:>8.4f} {:>9.4f} {:>10.3f} {:>10.3f} {:>5}/{}\n",
+             reuse ? flags.policy : "without", requests, tokens, m.counters.computed_tokens, hit,
+             possible, first.median, first.p90, m.mismatches, m.compared);
+}
+
+int run(const Flags& flags) {
+  const Result<std::unique_ptr<engine::Engine>> engine = flags.engine.open();
+  if (!engine.ok()) {
+    return fail(engine.status());
+  }
+  const int64_t longest = flags.system + flags.turns * (flags.user + flags.answer);
+  if (longest > (*engine)->context_tokens()) {
+    return fail(Status::invalid_argument(
+        fmt::format("conversations of {} tokens exceed the context of {}; raise --context", longest,
+                    (*engine)->context_tokens())));
+  }
+  if (!flags.json) {
+    fmt::print("{:<14} {:>8} {:>10} {:>10} {:>8} {:>9} {:>10} {:>10} {:>7}\n", "kept", "req/s",
+               "tokens/s", "computed", "hits", "possible", "first p50", "first p90", "wrong");
+  }
+  for (const bool reuse : {true, false}) {
+    const Result<Measured> measured = measure(flags, **engine, reuse);
+    if (!measured.ok()) {
+      return fail(measured.status());
+    }
+    print(flags, reuse, *measured);
+    if (measured->mismatches > 0) {
+      return kExitFailed;
+    }
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+void add_bench_serve(CLI::App& bench, int* exit_code) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* sub = bench.add_subcommand(
+      "serve", "conversations that take turns: with reuse of prefixes, then without");
+  flags->engine.add_to(*sub);
+  const auto count = [&](const char* name, int64_t& value, const char* what, int64_t least) {
+    sub->add_option(name, value, what)
+        ->check(CLI::Range(least, int64_t{1} << 24))
+        ->capture_default_str();
+  };
+  count("--sessions", flags->sessions, "conversations", 1);
+  count("--turns", flags->turns, "questions of each", 1);
+  count("--system", flags->system, "tokens that all conversations begin with", 0);
+  count("--user", flags->user, "random tokens of a question", 1);
+  count("--answer", flags->answer, "tokens of an answer", 1);
+  count("--running", flags->running, "requests that run at once", 1);
+  count("--step-tokens", flags->step_tokens, "tokens of a step, prompts and answers together", 65);
+  count("--draft", flags->draft, "tokens guessed by prompt lookup; 0: none", 0);
+  sub->add_option("--memory", flags->memory, "for pages and states, say 256MB or 45GB")
+      ->transform(CLI::AsSizeValue(true))
+      ->capture_default_str();
+  sub->add_option("--policy", flags->policy, "what is kept: value, prompt-end, dense, ...")
+      ->capture_default_str();
+  sub->add_option("--think", flags->think, "seconds between an answer and the next question")
+      ->check(CLI::Range(0.0, 3600.0))
+      ->capture_default_str();
+  sub->add_option("--check", flags->check,
+                  "share of the answers that are computed again, cold and alone, and compared")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  sub->add_flag("--json", flags->json, "a line of JSON a run");
+  sub->footer(
+      "Example:\n  triax bench serve -m models/boot-k3 --sessions 64 --memory 64MB --check 0.01");
+  sub->callback([flags, exit_code] { *exit_code = run(*flags); });
+}
+
+}  // namespace triax::app
