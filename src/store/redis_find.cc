@@ -8,19 +8,19 @@
 namespace triax::store {
 
 void RedisStore::find(BlobKey key, FindDone done) {
-  enqueue([this, key, done = std::move(done)] {
+  reads_.enqueue([this, key, done = std::move(done)](RedisLink& link) {
     Result<Found> found = not_there(key);
-    const Status status = on_link([&] { return find_one(key, &found); });
+    const Status status = on_link(link, [&] { return find_one(link, key, &found); });
     done(status.ok() ? std::move(found) : Result<Found>(status));
   });
 }
 
-Status RedisStore::header_of(const BlobKey& key, Result<BlobHeader>* header) {
+Status RedisStore::header_of(RedisLink& link, const BlobKey& key, Result<BlobHeader>* header) {
   const std::string head = head_key(key);
-  if (Status status = link_->send({"GETRANGE", head, "0", "63"}); !status.ok()) {
+  if (Status status = link.send({"GETRANGE", head, "0", "63"}); !status.ok()) {
     return status;
   }
-  const Result<const redisReply*> reply = link_->receive();
+  const Result<const redisReply*> reply = link.receive();
   if (!reply.ok()) {
     *header = reply.status();
     return reply.status().code() == StatusCode::kDataLoss ? Status() : reply.status();
@@ -30,9 +30,9 @@ Status RedisStore::header_of(const BlobKey& key, Result<BlobHeader>* header) {
   return {};
 }
 
-Status RedisStore::find_one(const BlobKey& key, Result<Found>* found) {
+Status RedisStore::find_one(RedisLink& link, const BlobKey& key, Result<Found>* found) {
   Result<BlobHeader> header = not_there(key);
-  if (Status status = header_of(key, &header); !status.ok()) {
+  if (Status status = header_of(link, key, &header); !status.ok()) {
     return status;
   }
   if (!header.ok()) {
@@ -45,7 +45,7 @@ Status RedisStore::find_one(const BlobKey& key, Result<Found>* found) {
     std::vector<std::byte> record(static_cast<size_t>(
         std::min<int64_t>(header->blob.bytes, kPartsMax * 32 + kNoteBytesMax + 64)));
     std::vector<Status> statuses(1);
-    if (Status status = get_all({{key, {record}}}, statuses); !status.ok()) {
+    if (Status status = get_all(link, {{key, {record}}}, statuses); !status.ok()) {
       return status;
     }
     Result<Boundary> boundary = statuses[0].ok() ? decode_boundary(record) : statuses[0];
@@ -57,7 +57,7 @@ Status RedisStore::find_one(const BlobKey& key, Result<Found>* found) {
     result.boundary = *std::move(boundary);
   }
   std::vector<bool> there;
-  if (Status status = missing_of(needed, &there); !status.ok()) {
+  if (Status status = missing_of(link, needed, &there); !status.ok()) {
     return status;
   }
   const bool whole = std::all_of(there.begin(), there.end(), [](bool b) { return b; });
@@ -66,13 +66,13 @@ Status RedisStore::find_one(const BlobKey& key, Result<Found>* found) {
 }
 
 void RedisStore::erase(BlobKey key, Done done) {
-  enqueue([this, key, done = std::move(done)] {
-    done(on_link([&]() -> Status {
+  writes_.enqueue([this, key, done = std::move(done)](RedisLink& link) {
+    done(on_link(link, [&]() -> Status {
       Result<BlobHeader> header = not_there(key);
-      if (Status status = header_of(key, &header); !status.ok()) {
+      if (Status status = header_of(link, key, &header); !status.ok()) {
         return status;
       }
-      RedisPipeline pipeline(*link_);  // the head first: from then on it is not there
+      RedisPipeline pipeline(link);  // the head first: from then on it is not there
       const int64_t chunks = header.ok() ? chunks_of(header->blob.bytes) : 1;
       for (int64_t chunk = 0; chunk < chunks; ++chunk) {
         const std::string name = chunk_key(key, chunk);
@@ -86,25 +86,25 @@ void RedisStore::erase(BlobKey key, Done done) {
 }
 
 void RedisStore::list(BlobKind kind, ListDone done) {
-  enqueue([this, kind, done = std::move(done)] {
+  reads_.enqueue([this, kind, done = std::move(done)](RedisLink& link) {
     std::vector<Found> found;
-    const Status status = on_link([&] {
+    const Status status = on_link(link, [&] {
       found.clear();
-      return list_all(kind, &found);
+      return list_all(link, kind, &found);
     });
     done(status.ok() ? Result<std::vector<Found>>(std::move(found))
                      : Result<std::vector<Found>>(status));
   });
 }
 
-Status RedisStore::list_all(BlobKind kind, std::vector<Found>* found) {
+Status RedisStore::list_all(RedisLink& link, BlobKind kind, std::vector<Found>* found) {
   const std::string pattern = fmt::format("{}:*-{}", options_.prefix, kind_name(kind));
   std::vector<BlobKey> keys;
   std::string cursor = "0";
   do {
-    Status status = link_->send({"SCAN", cursor, "MATCH", pattern, "COUNT", "1000"});
+    Status status = link.send({"SCAN", cursor, "MATCH", pattern, "COUNT", "1000"});
     const Result<const redisReply*> reply =
-        status.ok() ? link_->receive() : Result<const redisReply*>(status);
+        status.ok() ? link.receive() : Result<const redisReply*>(status);
     if (!reply.ok()) {
       return reply.status();
     }
@@ -125,7 +125,7 @@ Status RedisStore::list_all(BlobKind kind, std::vector<Found>* found) {
   keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
   for (const BlobKey& key : keys) {
     Result<Found> one = not_there(key);
-    if (Status status = find_one(key, &one); !status.ok()) {
+    if (Status status = find_one(link, key, &one); !status.ok()) {
       return status;
     }
     if (one.ok()) {

@@ -82,7 +82,8 @@ Status RedisLink::lose(const std::string& what) {
     context_ = nullptr;
   }
   backoff_ms_ = std::clamp(backoff_ms_ * 2, address_.backoff_ms_min, address_.backoff_ms_max);
-  next_attempt_ = Steady::now() + std::chrono::milliseconds(backoff_ms_);
+  lost_at_ = Steady::now();
+  next_attempt_ = lost_at_ + std::chrono::milliseconds(backoff_ms_);
   return Status::unavailable(fmt::format("redis store: {}: {}", where_, what));
 }
 
@@ -111,6 +112,9 @@ Status RedisLink::ensure() {
 }
 
 Status RedisLink::retry_now() {
+  if (context_ != nullptr) {
+    return {};
+  }
   next_attempt_ = {};
   return ensure();
 }

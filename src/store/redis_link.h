@@ -55,6 +55,8 @@ class RedisLink {
   Result<const redisReply*> receive();
 
   bool connected() const { return context_ != nullptr; }
+  /// When it was lost, or could not be made, the last time.
+  std::chrono::steady_clock::time_point lost_at() const { return lost_at_; }
   /// Counts up with every connection made.
   int64_t generation() const { return generation_; }
   /// Whether the last loss was a time limit.
@@ -75,6 +77,7 @@ class RedisLink {
   redisContext* context_ = nullptr;
   redisReply* reply_ = nullptr;
   Steady::time_point next_attempt_{};
+  Steady::time_point lost_at_{};
   int backoff_ms_ = 0;
   int64_t generation_ = 0;
   bool timed_out_ = false;

@@ -7,7 +7,6 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <csignal>
 #include <cstring>
 #include <utility>
 
@@ -87,68 +86,34 @@ Result<std::unique_ptr<RedisStore>> RedisStore::create(RedisOptions options) {
                     "':' and a TTL of at least 0",
                     options.prefix, options.ttl_ms));
   }
-  Result<std::unique_ptr<RedisLink>> link = RedisLink::create(options.address);
-  if (!link.ok()) {
-    return link.status();
+  Result<std::unique_ptr<RedisLink>> reads = RedisLink::create(options.address);
+  Result<std::unique_ptr<RedisLink>> writes = RedisLink::create(options.address);
+  if (!reads.ok() || !writes.ok()) {
+    return reads.ok() ? writes.status() : reads.status();
   }
-  return std::unique_ptr<RedisStore>(new RedisStore(std::move(options), *std::move(link)));
+  return std::unique_ptr<RedisStore>(
+      new RedisStore(std::move(options), *std::move(reads), *std::move(writes)));
 }
 
-RedisStore::RedisStore(RedisOptions options, std::unique_ptr<RedisLink> link)
-    : options_(std::move(options)), link_(std::move(link)) {
-  thread_ = std::thread([this] { work(); });
-}
+RedisStore::RedisStore(RedisOptions options, std::unique_ptr<RedisLink> reads,
+                       std::unique_ptr<RedisLink> writes)
+    : options_(std::move(options)), reads_(std::move(reads)), writes_(std::move(writes)) {}
 
-RedisStore::~RedisStore() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  queue_filled_.notify_all();
-  thread_.join();
-}
-
-void RedisStore::enqueue(std::function<void()> work) {
-  {
-    const std::lock_guard lock(mutex_);
-    queue_.push_back(std::move(work));
-  }
-  queue_filled_.notify_one();
-}
-
-void RedisStore::work() {
-  // hiredis writes to sockets that the server may have closed; the signal goes to the writing
-  // thread, and this one belongs to us.
-  sigset_t pipe_signal;
-  ::sigemptyset(&pipe_signal);
-  ::sigaddset(&pipe_signal, SIGPIPE);
-  ::pthread_sigmask(SIG_BLOCK, &pipe_signal, nullptr);
-  for (;;) {
-    std::function<void()> work;
-    {
-      std::unique_lock lock(mutex_);
-      queue_filled_.wait(lock, [&] { return stop_ || !queue_.empty(); });
-      if (queue_.empty()) {
-        return;
-      }
-      work = std::move(queue_.front());
-      queue_.pop_front();
-    }
-    work();
-  }
-}
-
-Status RedisStore::on_link(const std::function<Status()>& operation) {
-  const int64_t before = link_->generation();
-  Status status = link_->ensure();
+Status RedisStore::on_link(RedisLink& link, const std::function<Status()>& operation) {
+  const int64_t before = link.generation();
+  // The other connection has worked since this one was lost: no reason to go on waiting.
+  Status status = last_answer_.load() > link.lost_at() ? link.retry_now() : link.ensure();
   if (status.ok()) {
     status = operation();
   }
-  const bool was_old = link_->generation() == before;
-  if (!link_->connected() && was_old && !link_->timed_out() && !status.ok() && before > 0) {
-    if (link_->retry_now().ok()) {
+  const bool was_old = link.generation() == before;
+  if (!link.connected() && was_old && !link.timed_out() && !status.ok() && before > 0) {
+    if (link.retry_now().ok()) {
       status = operation();
     }
+  }
+  if (link.connected()) {
+    last_answer_ = Steady::now();
   }
   count_error(status);
   return status;
@@ -177,21 +142,21 @@ void RedisStore::put(PutRequest request, Done done) {
     return;
   }
   auto shared = std::make_shared<PutRequest>(std::move(request));
-  enqueue([this, shared, done = std::move(done)] {
-    Status status = on_link([&] { return put_all(*shared); });
+  writes_.enqueue([this, shared, done = std::move(done)](RedisLink& link) {
+    Status status = on_link(link, [&] { return put_all(link, *shared); });
     *shared = {};
     done(std::move(status));
   });
 }
 
-Status RedisStore::put_all(const PutRequest& request) {
+Status RedisStore::put_all(RedisLink& link, const PutRequest& request) {
   const int64_t ttl_ms = request.ttl_ms != 0 ? request.ttl_ms : options_.ttl_ms;
   std::vector<BlobRef> own;
   for (const BlobSource& source : request.blobs) {
     own.push_back({source.key, total_bytes(source.pieces)});
   }
   std::vector<bool> there;
-  if (Status status = missing_of(own, &there); !status.ok()) {
+  if (Status status = missing_of(link, own, &there); !status.ok()) {
     return status;
   }
   std::vector<BlobSource> missing;
@@ -203,7 +168,7 @@ Status RedisStore::put_all(const PutRequest& request) {
       missing.push_back(request.blobs[i]);
     }
   }
-  if (Status status = write_blobs(missing, ttl_ms); !status.ok()) {
+  if (Status status = write_blobs(link, missing, ttl_ms); !status.ok()) {
     return status;
   }
   {
@@ -212,14 +177,14 @@ Status RedisStore::put_all(const PutRequest& request) {
     stats_.written_blobs += static_cast<int64_t>(missing.size());
   }
   if (!request.boundary) {
-    return refresh(known, ttl_ms);
+    return refresh(link, known, ttl_ms);
   }
   // The parts live as long as their record, and are all there: only now may it be written.
   const std::vector<BlobRef>& parts = request.boundary->parts;
-  if (Status status = refresh(parts, ttl_ms); !status.ok()) {
+  if (Status status = refresh(link, parts, ttl_ms); !status.ok()) {
     return status;
   }
-  if (Status status = missing_of(parts, &there); !status.ok()) {
+  if (Status status = missing_of(link, parts, &there); !status.ok()) {
     return status;
   }
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -230,13 +195,14 @@ Status RedisStore::put_all(const PutRequest& request) {
     }
   }
   const std::vector<std::byte> record = encode_boundary(*request.boundary);
-  return write_blobs({{request.boundary->key, {record}}}, ttl_ms);
+  return write_blobs(link, {{request.boundary->key, {record}}}, ttl_ms);
 }
 
 // Whether all keys of each blob exist.
-Status RedisStore::missing_of(const std::vector<BlobRef>& blobs, std::vector<bool>* there) {
+Status RedisStore::missing_of(RedisLink& link, const std::vector<BlobRef>& blobs,
+                              std::vector<bool>* there) {
   there->assign(blobs.size(), false);
-  RedisPipeline pipeline(*link_);
+  RedisPipeline pipeline(link);
   for (size_t i = 0; i < blobs.size(); ++i) {
     const int64_t chunks = chunks_of(blobs[i].bytes);
     std::vector<std::string> keys;
@@ -258,8 +224,8 @@ Status RedisStore::missing_of(const std::vector<BlobRef>& blobs, std::vector<boo
 }
 
 // The later of both expiries.
-Status RedisStore::refresh(const std::vector<BlobRef>& blobs, int64_t ttl_ms) {
-  RedisPipeline pipeline(*link_);
+Status RedisStore::refresh(RedisLink& link, const std::vector<BlobRef>& blobs, int64_t ttl_ms) {
+  RedisPipeline pipeline(link);
   const std::string ttl = std::to_string(ttl_ms);
   for (const BlobRef& blob : blobs) {
     for (int64_t chunk = 0; chunk < chunks_of(blob.bytes); ++chunk) {
@@ -285,12 +251,13 @@ Status RedisStore::set(RedisPipeline& pipeline, const std::string& key, std::str
   return pipeline.add(args, static_cast<int64_t>(value.size()) + kCommandBytes, nullptr);
 }
 
-Status RedisStore::write_blobs(const std::vector<BlobSource>& sources, int64_t ttl_ms) {
+Status RedisStore::write_blobs(RedisLink& link, const std::vector<BlobSource>& sources,
+                               int64_t ttl_ms) {
   const Steady::time_point begin = Steady::now();
   int64_t bytes = 0;
   std::string value;
   {
-    RedisPipeline pipeline(*link_);
+    RedisPipeline pipeline(link);
     for (const BlobSource& source : sources) {
       const int64_t size = total_bytes(source.pieces);
       bytes += size;
@@ -307,7 +274,7 @@ Status RedisStore::write_blobs(const std::vector<BlobSource>& sources, int64_t t
       return status;
     }
   }
-  RedisPipeline heads(*link_);
+  RedisPipeline heads(link);
   for (const BlobSource& source : sources) {
     const int64_t size = total_bytes(source.pieces);
     const auto head = encode_blob_header({{source.key, size}, 0, checksum_of(source.pieces)});
@@ -328,11 +295,11 @@ Status RedisStore::write_blobs(const std::vector<BlobSource>& sources, int64_t t
 
 void RedisStore::get(std::vector<BlobTarget> targets, GetDone done) {
   auto shared = std::make_shared<std::vector<BlobTarget>>(std::move(targets));
-  enqueue([this, shared, done = std::move(done)] {
+  reads_.enqueue([this, shared, done = std::move(done)](RedisLink& link) {
     std::vector<Status> statuses;
-    const Status status = on_link([&] {
+    const Status status = on_link(link, [&] {
       statuses.assign(shared->size(), Status());
-      return get_all(*shared, statuses);
+      return get_all(link, *shared, statuses);
     });
     if (!status.ok()) {  // the connection: nothing is known of any
       statuses.assign(shared->size(), status);
@@ -349,10 +316,11 @@ void RedisStore::get(std::vector<BlobTarget> targets, GetDone done) {
   });
 }
 
-Status RedisStore::get_all(const std::vector<BlobTarget>& targets, std::vector<Status>& statuses) {
+Status RedisStore::get_all(RedisLink& link, const std::vector<BlobTarget>& targets,
+                           std::vector<Status>& statuses) {
   const Steady::time_point begin = Steady::now();
   std::vector<Reading> readings(targets.size());
-  RedisPipeline pipeline(*link_);
+  RedisPipeline pipeline(link);
   int64_t bytes = 0;
   for (size_t i = 0; i < targets.size(); ++i) {
     Reading& reading = readings[i];
@@ -389,7 +357,7 @@ Status RedisStore::get_all(const std::vector<BlobTarget>& targets, std::vector<S
                                [](const Status& status) { return status.ok(); })) {
     read_meter_.add(bytes, Seconds(Steady::now() - begin).count());
   }
-  return drop_damaged(targets, statuses);
+  return drop_damaged(link, targets, statuses);
 }
 
 void RedisStore::take_chunk(Reading& reading, int64_t chunk, const redisReply& reply) {
@@ -427,9 +395,9 @@ void RedisStore::take_chunk(Reading& reading, int64_t chunk, const redisReply& r
 }
 
 // A head without its chunks, or with wrong ones, would keep others from writing the blob anew.
-Status RedisStore::drop_damaged(const std::vector<BlobTarget>& targets,
+Status RedisStore::drop_damaged(RedisLink& link, const std::vector<BlobTarget>& targets,
                                 const std::vector<Status>& statuses) {
-  RedisPipeline pipeline(*link_);
+  RedisPipeline pipeline(link);
   for (size_t i = 0; i < targets.size(); ++i) {
     if (statuses[i].code() == StatusCode::kDataLoss) {
       Status status = pipeline.add({"DEL", head_key(targets[i].key)}, kCommandBytes, nullptr);

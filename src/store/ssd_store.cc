@@ -133,6 +133,7 @@ Status SsdStore::start() {
     notice(fmt::format("ssd store: {}; going on with pread and pwrite", why));
   }
   io_name_ = ios[0]->name();
+  direct_ = takes_direct(*ios[0]);
   for (std::unique_ptr<FileIo>& io : ios) {
     workers_.emplace_back([this, mine = io.release()] { work(std::unique_ptr<FileIo>(mine)); });
   }

@@ -72,6 +72,8 @@ class SsdStore final : public BlobStore {
   void notice(const std::string& text) const;
 
   Status claim_folder();
+  bool takes_direct(FileIo& io) const;
+  int open_file(const std::string& path, int flags, int64_t file_bytes) const;
   Status load();
   void enter_files(std::vector<ScannedFile> files);
 
@@ -101,6 +103,7 @@ class SsdStore final : public BlobStore {
   const std::string name_ = "ssd";
   SsdOptions options_;
   std::string_view io_name_;
+  bool direct_ = false;  // large files go past the page cache
   int lock_fd_ = -1;
   int blobs_fd_ = -1;  // the folder of blobs, to sync it
   std::shared_ptr<std::atomic<int64_t>> used_ = std::make_shared<std::atomic<int64_t>>(0);

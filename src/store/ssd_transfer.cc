@@ -38,17 +38,6 @@ class Checksum {
   std::unique_ptr<XXH3_state_t, XxhFree> state_;
 };
 
-// Opens without the page cache for large files, where the file system can.
-int open_file(const std::string& path, int flags, int64_t file_bytes) {
-  if (file_bytes >= kDirectBytesMin) {
-    const int fd = ::open(path.c_str(), flags | O_CLOEXEC | O_DIRECT, 0600);
-    if (fd >= 0 || errno != EINVAL) {
-      return fd;
-    }
-  }
-  return ::open(path.c_str(), flags | O_CLOEXEC, 0600);
-}
-
 // Walks over the pieces as one run of bytes.
 template <typename Piece>
 class Cursor {
@@ -88,6 +77,26 @@ Status check_request(const PutRequest& request) {
 }
 
 }  // namespace
+
+int SsdStore::open_file(const std::string& path, int flags, int64_t file_bytes) const {
+  const int direct = direct_ && file_bytes >= kDirectBytesMin ? O_DIRECT : 0;
+  return ::open(path.c_str(), flags | O_CLOEXEC | direct, 0600);
+}
+
+// Some file systems open files so and then refuse to transfer, or want another alignment.
+bool SsdStore::takes_direct(FileIo& io) const {
+  const std::string path = options_.folder + "/tmp/probe";
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_DIRECT, 0600);
+  if (fd < 0) {
+    return false;
+  }
+  const auto fill = [](std::span<std::byte> out) { std::memset(out.data(), 1, out.size()); };
+  const bool works = io.write(fd, FileIo::kAlign, fill) == 0 &&
+                     io.read(fd, FileIo::kAlign, [](std::span<const std::byte>) {}) == 0;
+  ::close(fd);
+  ::unlink(path.c_str());
+  return works;
+}
 
 EntryPtr SsdStore::pin_known(const BlobKey& key, int64_t bytes, const PutJob& job, Status* status) {
   const EntryPtr entry = catalog_.find(key);
