@@ -27,6 +27,18 @@ Status validate_options(const BatchOptions& options) {
   return {};
 }
 
+/// Of everything that the numbers in a stored state depend on besides the tokens; 0: not known.
+uint64_t state_fingerprint(Engine& engine, uint64_t given) {
+  const uint64_t model = given != 0 ? given : engine.fingerprint();
+  cache::Key key = cache::root_key(model);
+  for (const uint64_t part : {static_cast<uint64_t>(engine.pool().latent_type()),
+                              static_cast<uint64_t>(engine.options().experts),
+                              static_cast<uint64_t>(engine.options().dense)}) {
+    key = cache::chained(key, part);
+  }
+  return model == 0 ? 0 : key.low;
+}
+
 }  // namespace
 
 Status refusal(const sched::Submission& submission) {
@@ -57,6 +69,12 @@ Result<std::unique_ptr<BatchEngine>> BatchEngine::create(Engine& engine,
   if (Status s = validate_options(options); !s.ok()) {
     return s;
   }
+  TierOptions tiers = options.tiers;
+  tiers.fingerprint = state_fingerprint(engine, tiers.fingerprint);
+  if (tiers.ssd_bytes > 0 && tiers.fingerprint == 0) {
+    return Status::invalid_argument(
+        "batch engine: states on an SSD need the fingerprint of the model that they belong to");
+  }
   Result<std::unique_ptr<SequenceMemory>> memory =
       SequenceMemory::create(engine.config(), engine.pool().latent_type(), engine.device().cuda,
                              {.bytes = options.memory_bytes,
@@ -64,7 +82,7 @@ Result<std::unique_ptr<BatchEngine>> BatchEngine::create(Engine& engine,
                               .reuse = options.reuse,
                               .marks = options.drafting_max,
                               .poison = options.poison,
-                              .tiers = options.tiers});
+                              .tiers = tiers});
   if (!memory.ok()) {
     return memory.status();
   }

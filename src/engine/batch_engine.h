@@ -24,7 +24,7 @@ struct BatchOptions {
   int64_t memory_bytes = int64_t{1} << 30;
   std::string policy = "value";  // what is kept: cache::make_policy
   bool reuse = true;             // false: nothing is kept between requests
-  TierOptions tiers = {};        // below that memory
+  TierOptions tiers = {};        // below that memory; fingerprint 0: the engine's
   sched::Options sched = {};
   int64_t drafting_max = 8;  // sequences that may draft in one step; each needs a state of its own
   bool poison = false;       // freed memory becomes NaN: for tests

@@ -49,6 +49,7 @@ class BatchTiersTest : public ::testing::Test {
     BatchOptions o = options();
     o.tiers.ssd_bytes = int64_t{64} << 20;
     o.tiers.ssd_folder = folder_;
+    o.tiers.fingerprint = 5;
     return o;
   }
 
@@ -149,6 +150,12 @@ TEST_F(BatchTiersTest, DamagedFilesAreComputedAgain) {
   for (uint64_t seed = 0; seed < 3; ++seed) {
     expect_cold(again.ask(request(seed)), request(seed));
   }
+}
+
+TEST_F(BatchTiersTest, StatesOfAModelWithoutAFingerprintAreNotStored) {
+  BatchOptions o = with_ssd();
+  o.tiers.fingerprint = 0;
+  EXPECT_EQ(BatchEngine::create(*engine_, o).status().code(), StatusCode::kInvalidArgument);
 }
 
 TEST_F(BatchTiersTest, AnotherModelsFolderHoldsNothingForThisOne) {

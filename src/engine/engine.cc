@@ -126,6 +126,7 @@ Result<std::unique_ptr<Engine>> Engine::open(const std::string& directory,
     return engine;
   }
   (*engine)->generation_ = checkpoint->generation();
+  (*engine)->fingerprint_ = checkpoint->fingerprint();
   (*engine)->notes_ = checkpoint->notes();
   if (std::filesystem::exists(std::filesystem::path(directory) / "tiktoken.model")) {
     Result<text::Tokenizer> tokenizer = text::Tokenizer::load(directory);

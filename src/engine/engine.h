@@ -73,6 +73,8 @@ class Engine {
   const text::Tokenizer* tokenizer() const { return tokenizer_ ? &*tokenizer_ : nullptr; }
   /// The model's recommended settings, when its directory has them.
   const std::optional<checkpoint::GenerationConfig>& generation() const { return generation_; }
+  /// Of the checkpoint; 0 for weights that come from none.
+  uint64_t fingerprint() const { return fingerprint_; }
   /// What opening had to say, one line each.
   const std::vector<std::string>& notes() const { return notes_; }
   /// Tokens of context that one sequence may have here.
@@ -87,6 +89,7 @@ class Engine {
 
   EngineOptions options_;
   int64_t context_tokens_;
+  uint64_t fingerprint_ = 0;
   std::unique_ptr<CudaQueue> queue_;  // kCuda only; all that follows may use its memory
   OwnedDevice device_;
   model::Model model_;

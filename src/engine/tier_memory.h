@@ -17,10 +17,10 @@
 namespace triax::engine {
 
 struct TierOptions {
-  int64_t ram_bytes = 0;   // 0: no such tier
-  int64_t ssd_bytes = 0;   // 0: no such tier
-  std::string ssd_folder;  // what is there already is found again
-  uint64_t fingerprint = 0;
+  int64_t ram_bytes = 0;     // 0: no such tier
+  int64_t ssd_bytes = 0;     // 0: no such tier
+  std::string ssd_folder;    // what is there already is found again
+  uint64_t fingerprint = 0;  // of the model and of all that its states depend on besides tokens
 };
 
 /// Makes the copies that a cache plans between its tiers. What lies in this process is copied at
