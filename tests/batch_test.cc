@@ -8,10 +8,10 @@ namespace {
 constexpr size_t kSessions = 64;
 constexpr uint64_t kTurns = 3;
 
-class BatchTest : public ::testing::Test {
+class BatchTest : public ::testing::TestWithParam<TestDevice> {
  protected:
   void SetUp() override {
-    engine_ = open_engine(boot_directory(), {Backend::kCpu, best_isa(), 2});
+    engine_ = open_engine(boot_directory(), GetParam());
     ASSERT_NE(engine_, nullptr);
   }
 
@@ -32,7 +32,7 @@ class BatchTest : public ::testing::Test {
 
 // All faults of batch_engine_test.cc at once, on a trained model: conversations that take turns,
 // half of them with drafts, some with two answers, more than memory holds.
-TEST_F(BatchTest, SixtyFourConversationsInMemoryForAQuarterEqualColdRuns) {
+TEST_P(BatchTest, SixtyFourConversationsInMemoryForAQuarterEqualColdRuns) {
   BatchOptions options;
   options.sched.step_tokens = 512;
   options.sched.chunk_tokens = 256;
@@ -82,6 +82,15 @@ TEST_F(BatchTest, SixtyFourConversationsInMemoryForAQuarterEqualColdRuns) {
   const cache::TierUse use = runner.batch().memory().cache().use(cache::Tier::kDevice);
   EXPECT_LE(use.used_bytes, use.budget_bytes);
 }
+
+std::vector<TestDevice> batch_devices() {
+  std::vector<TestDevice> devices = {{Backend::kCpu, best_isa(), 2}};
+  add_gpu(devices);
+  return devices;
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, BatchTest, ::testing::ValuesIn(batch_devices()),
+                         [](const auto& param_info) { return param_info.param.name(); });
 
 }  // namespace
 }  // namespace triax::testing
