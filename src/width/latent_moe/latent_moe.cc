@@ -66,6 +66,9 @@ Status check_arguments(const LatentMoeArgs& args) {
   if (!internal::empty(w.shared)) {
     check_mlp(shapes, "shared.gate", "shared.up", "shared.down", w.shared, "S", "D");
   }
+  if (shapes.ok() && shapes["k"] > shapes["E"]) {
+    shapes.require(false, fmt::format("k is {}, expected at most E={}", shapes["k"], shapes["E"]));
+  }
   if (!shapes.ok()) {
     return shapes.status();
   }
@@ -94,23 +97,19 @@ Status latent_moe(const Device& device, const LatentMoeArgs& args) {
   if (!status.ok()) {
     return status;
   }
-  status = route(device, {.in = args.in,
-                          .gate = args.weights.router,
-                          .bias = args.weights.router_bias,
-                          .renormalize = args.renormalize,
-                          .scaling_factor = args.scaling_factor,
-                          .weights_from = args.weights_from,
-                          .ids = args.ids,
-                          .weights = args.route_weights});
-  if (!status.ok() || args.in.size(0) == 0) {
+  if (args.in.size(0) == 0) {
+    return status;
+  }
+  if (device.backend == Backend::kCuda) {
+    return internal::latent_moe_cuda(device, args);
+  }
+  status = route(device, internal::route_args(args));
+  if (!status.ok()) {
     return status;
   }
   if (device.backend == Backend::kReference) {
     internal::latent_moe_reference(*device.threads, args);
     return {};
-  }
-  if (device.backend == Backend::kCuda) {
-    return internal::latent_moe_cuda(device, args);
   }
   return internal::latent_moe_cpu(device, args);
 }

@@ -195,10 +195,20 @@ Result<bool> Layer::fast_weights(MoeExpertsSm90& out) {
 }
 
 Result<bool> Layer::fast_decode(const MoeExpertsSm90& weights, ConstTensorView z, TensorView sum) {
-  if (tokens_ > kMoeDecodeTokensMax) {
+  const int64_t routes = args_.ids.size(1);
+  const int64_t experts = weights.experts;
+  if (tokens_ > kMoeDecodeTokensMax || routes_ > kMoeDecodeRoutesMax ||
+      experts > kMoeDecodeExpertsMax) {
     return false;
   }
-  const int64_t routes = args_.ids.size(1);
+  const RouterLogitsCuda router = {.in = args_.in.data<float>(),
+                                   .in_stride = args_.in.stride(0),
+                                   .tokens = tokens_,
+                                   .gate = weights_.router,
+                                   .logits = scope_.take<float>(tokens_ * experts)};
+  if (Status s = router_logits_cuda(*device_.cuda, router); !s.ok()) {
+    return s;
+  }
   const int64_t bytes =
       decode_scratch_bytes(*device_.cuda, tokens_, routes, weights.width, weights.hidden);
   void* scratch = weights_.tables.decode_scratch;
@@ -223,7 +233,13 @@ Result<bool> Layer::fast_decode(const MoeExpertsSm90& weights, ConstTensorView z
                               .routes = routes,
                               .out = sum.data<float>(),
                               .out_stride = sum.stride(0),
-                              .scratch = scratch};
+                              .scratch = scratch,
+                              .routes_from = MoeRoutes::kLogits,
+                              .logits = router.logits,
+                              .choice = {.bias = weights_.router_bias.data<float>(),
+                                         .renormalize = args_.renormalize,
+                                         .scaling_factor = args_.scaling_factor,
+                                         .weights_from = args_.weights_from}};
   return device_.cuda->try_launch("triax_cuda_moe_decode_sm90", &cuda);
 }
 
@@ -252,7 +268,7 @@ Result<bool> Layer::fast_prefill(const MoeExpertsSm90& weights, ConstTensorView 
   return device_.cuda->try_launch("triax_cuda_moe_prefill_sm90", &cuda);
 }
 
-/// sum = the weighted sum of what z's experts make of it.
+/// sum = the weighted sum of what z's experts make of it. The routes are taken on the way.
 Status Layer::routed(ConstTensorView z, TensorView sum) {
   if (routes_ == 0) {
     return sum_experts(take_matrix(scope_, 0, latent_), sum);  // of nothing: zeros
@@ -265,6 +281,9 @@ Status Layer::routed(ConstTensorView z, TensorView sum) {
   }
   if (!done.ok() || (is_fast && *done)) {
     return done.status();
+  }
+  if (Status s = route(device_, route_args(args_)); !s.ok()) {
+    return s;
   }
   if (Status s = group(); !s.ok()) {
     return s;

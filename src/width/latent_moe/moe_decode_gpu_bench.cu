@@ -53,7 +53,10 @@ bool gate() {
   return error < 1e-5;
 }
 
-void run(const Shape& shape, const Experts& experts, int64_t tokens) {
+/// kChosen: with the router's logits in front and the choice of experts inside.
+enum class Routing { kGiven, kChosen };
+
+void run(const Shape& shape, const Experts& experts, int64_t tokens, Routing routing) {
   constexpr int kSets = 6;  // batches in turn, so that the L2 helps no one
   std::vector<GpuArray<int32_t>> ids;
   double visited = 0.0;
@@ -72,12 +75,34 @@ void run(const Shape& shape, const Experts& experts, int64_t tokens) {
   const GpuArray<uint8_t> scratch(static_cast<size_t>(
       triax_cuda_moe_decode_sm90_scratch_bytes(tokens, shape.routes, shape.width, shape.hidden)));
   gpu_check(cudaMemset(scratch.data(), 0, 256), "barrier");
+  const bool chosen = routing == Routing::kChosen;
+  const GpuArray<__nv_bfloat16> gate(
+      testing::to_bf16(random_floats(static_cast<size_t>(shape.experts * shape.width), 7, 0.02f)));
+  // A bias for each batch, so that other experts are chosen.
+  const GpuArray<float> bias(random_floats(static_cast<size_t>(kSets * shape.experts), 8, 0.3f));
+  const GpuArray<float> logits(static_cast<size_t>(tokens * shape.experts));
+  RouterLogitsCuda router{.in = in.data(),
+                          .in_stride = shape.width,
+                          .tokens = tokens,
+                          .gate = {},
+                          .logits = logits.data()};
+  router.gate.format = MatrixFormat::kBf16;
+  router.gate.rows = shape.experts;
+  router.gate.cols = shape.width;
+  router.gate.data = gate.data();
   int turn = 0;
   const GpuTime time = testing::time_gpu(
       [&](cudaStream_t stream) {
-        const MoeDecodeSm90 args =
-            decode_args(experts, tokens, shape.routes, in, ids[static_cast<size_t>(turn++ % kSets)],
-                        p, out, scratch);
+        const int set = turn++ % kSets;
+        MoeDecodeSm90 args = decode_args(experts, tokens, shape.routes, in,
+                                         ids[static_cast<size_t>(set)], p, out, scratch);
+        if (chosen) {
+          gpu_check(static_cast<cudaError_t>(triax_cuda_router_logits_sm90(&router, stream)),
+                    "router");
+          args.routes_from = MoeRoutes::kLogits;
+          args.logits = logits.data();
+          args.choice.bias = bias.data() + set * shape.experts;
+        }
         gpu_check(static_cast<cudaError_t>(triax_cuda_moe_decode_sm90(&args, stream)), "launch");
       },
       kSets, 11);
@@ -86,10 +111,10 @@ void run(const Shape& shape, const Experts& experts, int64_t tokens) {
   const double flops = 2.0 * weights * static_cast<double>(tokens * shape.routes);
   const double gbps = bytes / time.median_us * 1e-3;
   std::printf(
-      "{\"bench\":\"moe_decode\",\"shape\":\"%s T=%d visited=%.1f\",\"us\":%.2f,\"p10\":%.2f,"
+      "{\"bench\":\"%s\",\"shape\":\"%s T=%d visited=%.1f\",\"us\":%.2f,\"p10\":%.2f,"
       "\"p90\":%.2f,\"bytes\":%.0f,\"flops\":%.0f,\"gbps\":%.0f,\"share\":%.3f}\n",
-      shape.name, static_cast<int>(tokens), visited, time.median_us, time.p10_us, time.p90_us,
-      bytes, flops, gbps, gbps / kCopyGbps);
+      chosen ? "moe_route_decode" : "moe_decode", shape.name, static_cast<int>(tokens), visited,
+      time.median_us, time.p10_us, time.p90_us, bytes, flops, gbps, gbps / kCopyGbps);
 }
 
 int run_all(bool quick) {
@@ -103,8 +128,9 @@ int run_all(bool quick) {
     const Experts experts(shape.experts, shape.width, shape.hidden, 1, 117, 121);
     const std::vector<int64_t> all = {1, 2, 4, 8, 16, 32, 64};
     for (const int64_t tokens : quick ? std::vector<int64_t>{1, 8, 64} : all) {
-      run(shape, experts, tokens);
+      run(shape, experts, tokens, Routing::kGiven);
     }
+    run(shape, experts, 1, Routing::kChosen);
   }
   return 0;
 }

@@ -32,25 +32,34 @@ class Runner {
 
   std::vector<float> run(const std::vector<float>& in, const std::vector<int32_t>& ids,
                          const std::vector<float>& weights) {
+    return run(in, GpuArray<int32_t>(ids), GpuArray<float>(weights), nullptr, {});
+  }
+
+  /// With logits (device) they decide, and ids and weights are written.
+  std::vector<float> run(const std::vector<float>& in, const GpuArray<int32_t>& ids_d,
+                         const GpuArray<float>& weights_d, const float* logits,
+                         const RouterChoice& choice) {
     const int64_t width = experts_.gate.cols;
     const GpuArray<float> in_d(in);
-    const GpuArray<int32_t> ids_d(ids);
-    const GpuArray<float> weights_d(weights);
     GpuArray<float> out_d(static_cast<size_t>(tokens_ * (width + kPad)));
     gpu_check(cudaMemset(scratch_.data() + 256, 0xFF, scratch_.bytes() - 256), "poison");
-    const MoeDecodeSm90 args{.weights = experts_.view(),
-                             .activation = activation_,
-                             .in = in_d.data(),
-                             .in_stride = width,
-                             .tokens = tokens_,
-                             .ids = ids_d.data(),
-                             .ids_stride = routes_,
-                             .route_weights = weights_d.data(),
-                             .route_weights_stride = routes_,
-                             .routes = routes_,
-                             .out = out_d.data(),
-                             .out_stride = width + kPad,
-                             .scratch = scratch_.data()};
+    const MoeDecodeSm90 args{
+        .weights = experts_.view(),
+        .activation = activation_,
+        .in = in_d.data(),
+        .in_stride = width,
+        .tokens = tokens_,
+        .ids = ids_d.data(),
+        .ids_stride = routes_,
+        .route_weights = weights_d.data(),
+        .route_weights_stride = routes_,
+        .routes = routes_,
+        .out = out_d.data(),
+        .out_stride = width + kPad,
+        .scratch = scratch_.data(),
+        .routes_from = logits != nullptr ? MoeRoutes::kLogits : MoeRoutes::kGiven,
+        .logits = logits,
+        .choice = choice};
     EXPECT_EQ(triax_cuda_moe_decode_sm90(&args, nullptr), 0);
     gpu_check(cudaDeviceSynchronize(), "moe_decode");
     EXPECT_TRUE(out_d.guards_intact());
@@ -157,6 +166,39 @@ TEST(MoeDecodeGpu, AbsentRoutesCountAsZero) {
   EXPECT_EQ(std::vector<float>(out.begin() + 256, out.begin() + 512), std::vector<float>(256));
   std::fill(ids.begin(), ids.end(), -1);
   EXPECT_EQ(runner.run(in, ids, p), std::vector<float>(3 * 256));
+}
+
+TEST(MoeDecodeGpu, ChoosesAsTheRouterDoes) {
+  if (!testing::gpu_present()) {
+    GTEST_SKIP() << "no GPU";
+  }
+  const Case cases[] = {{20, 256, 128, 1, 6},  {256, 128, 128, 4, 8}, {300, 128, 128, 2, 16},
+                        {20, 256, 128, 29, 6}, {300, 128, 128, 5, 9}, {896, 128, 128, 64, 16}};
+  for (const Case& c : cases) {
+    const Experts experts(c.experts, c.width, c.hidden, 41);
+    const auto in = random_floats(static_cast<size_t>(c.tokens * c.width), 42);
+    const GpuArray<float> logits(random_floats(static_cast<size_t>(c.tokens * c.experts), 43));
+    const GpuArray<float> bias(random_floats(static_cast<size_t>(c.experts), 44, 0.1f));
+    const size_t routes = static_cast<size_t>(c.tokens * c.routes);
+    const GpuArray<int32_t> ids(routes), own_ids(routes);
+    const GpuArray<float> weights(routes), own_weights(routes);
+    const RouterSelectCuda select{.logits = logits.data(),
+                                  .tokens = c.tokens,
+                                  .experts = c.experts,
+                                  .choice = {bias.data(), true, 2.5f, RouteWeights::kUnbiased},
+                                  .count = c.routes,
+                                  .ids = ids.data(),
+                                  .ids_stride = c.routes,
+                                  .weights = weights.data(),
+                                  .weights_stride = c.routes};
+    ASSERT_EQ(triax_cuda_router_select(&select, nullptr), 0);
+    Runner runner(experts, kSitu, c.tokens, c.routes);
+    const auto out = runner.run(in, own_ids, own_weights, logits.data(), select.choice);
+    EXPECT_EQ(own_ids.get(), ids.get());
+    EXPECT_EQ(own_weights.get(), weights.get());
+    EXPECT_TRUE(own_ids.guards_intact() && own_weights.guards_intact());
+    EXPECT_EQ(out, runner.run(in, ids, weights, nullptr, {}));
+  }
 }
 
 TEST(MoeDecodeGpu, RefusesWhatItCannotDo) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "width/router/router_cuda.h"
 #include "width/situ/situ.h"
 
 namespace triax::width {
@@ -27,6 +28,13 @@ constexpr int64_t kMoeDecodeTokensMax = 64;
 constexpr int64_t kMoeDecodeExpertsMax = 1024;
 constexpr int64_t kMoeDecodeRoutesMax = 1024;
 
+/// Where the routes come from.
+/// kGiven     ids and route_weights are inputs
+/// kLogits    the kernel chooses them from logits [T, E], dense, as router_select does, bit for
+/// bit,
+///            and writes ids and route_weights, too
+enum class MoeRoutes { kGiven, kLogits };
+
 /// out[t] = sum_j p[t, j] * down_e(act(gate_e x[t], up_e x[t])), e = ids[t, j], j ascending from 0
 /// Shapes     in [T, L], out [T, L], p [T, k] device float32, ids [T, k] device int32, rows
 /// strided;
@@ -46,14 +54,17 @@ struct MoeDecodeSm90 {
   const float* in;
   int64_t in_stride;
   int64_t tokens;  // T
-  const int32_t* ids;
+  int32_t* ids;
   int64_t ids_stride;
-  const float* route_weights;  // p
+  float* route_weights;  // p
   int64_t route_weights_stride;
   int64_t routes;  // k
   float* out;
   int64_t out_stride;
   void* scratch;
+  MoeRoutes routes_from = MoeRoutes::kGiven;
+  const float* logits = nullptr;
+  RouterChoice choice = {};
 };
 
 /// Whether the fast form takes this shape; what it refuses goes through the plain products.
@@ -63,8 +74,8 @@ extern "C" int64_t triax_cuda_moe_decode_sm90_scratch_bytes(int64_t tokens, int6
                                                             int64_t width, int64_t hidden);
 
 /// Errors     a cudaError_t as int (cudaErrorNotSupported for a shape that is not supported);
-///            enqueues only, one launch of a block a
-///            multiprocessor that wait for each other
+///            enqueues only, one programmatic launch of a block a multiprocessor that wait for each
+///            other
 extern "C" int triax_cuda_moe_decode_sm90(const MoeDecodeSm90* args, void* stream);
 
 }  // namespace triax::width

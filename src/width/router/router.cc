@@ -117,24 +117,41 @@ Status check_arguments(const RouteArgs& args) {
 Status route_cuda(const Device& device, const RouteArgs& args) {
   Workspace::Scope scope(*device.workspace);
   const int64_t tokens = args.in.size(0);
-  const RouteCuda cuda = {.in = args.in.data<float>(),
-                          .in_stride = args.in.stride(0),
-                          .tokens = tokens,
-                          .gate = args.gate,
-                          .bias = args.bias.data<float>(),
-                          .count = args.ids.size(1),
-                          .renormalize = args.renormalize,
-                          .scaling_factor = args.scaling_factor,
-                          .weights_from = args.weights_from,
-                          .scores = scope.take<float>(tokens * args.gate.rows),
-                          .ids = args.ids.data<int32_t>(),
-                          .ids_stride = args.ids.stride(0),
-                          .weights = args.weights.data<float>(),
-                          .weights_stride = args.weights.stride(0)};
-  return device.cuda->launch("triax_cuda_route", &cuda);
+  const int64_t experts = args.gate.rows;
+  const RouterLogitsCuda logits = {.in = args.in.data<float>(),
+                                   .in_stride = args.in.stride(0),
+                                   .tokens = tokens,
+                                   .gate = args.gate,
+                                   .logits = scope.take<float>(tokens * experts)};
+  if (Status s = router_logits_cuda(*device.cuda, logits); !s.ok()) {
+    return s;
+  }
+  const RouterSelectCuda select = {.logits = logits.logits,
+                                   .tokens = tokens,
+                                   .experts = experts,
+                                   .choice = {.bias = args.bias.data<float>(),
+                                              .renormalize = args.renormalize,
+                                              .scaling_factor = args.scaling_factor,
+                                              .weights_from = args.weights_from},
+                                   .count = args.ids.size(1),
+                                   .ids = args.ids.data<int32_t>(),
+                                   .ids_stride = args.ids.stride(0),
+                                   .weights = args.weights.data<float>(),
+                                   .weights_stride = args.weights.stride(0)};
+  return device.cuda->launch("triax_cuda_router_select", &select);
 }
 
 }  // namespace
+
+Status router_logits_cuda(CudaQueue& queue, const RouterLogitsCuda& args) {
+  if (queue.is_sm90()) {
+    const Result<bool> done = queue.try_launch("triax_cuda_router_logits_sm90", &args);
+    if (!done.ok() || *done) {
+      return done.status();
+    }
+  }
+  return queue.launch("triax_cuda_router_logits", &args);
+}
 
 Status route(const Device& device, const RouteArgs& args) {
   Status status = check_arguments(args);

@@ -23,6 +23,7 @@ struct Options {
   int64_t count;
   bool renormalize;
   RouteWeights from;
+  bool fast = false;  // the form for Hopper
 };
 
 constexpr float kScaling = 2.5f;
@@ -30,16 +31,25 @@ constexpr float kScaling = 2.5f;
 Routes run(const GpuMatrix& gate, const std::vector<float>& x, const std::vector<float>& bias,
            const Options& options) {
   const int64_t tokens = static_cast<int64_t>(x.size()) / gate.view().cols;
-  GpuArray<float> in(x), gpu_bias(bias), scores(at(tokens * gate.view().rows)),
+  GpuArray<float> in(x), gpu_bias(bias), logits(at(tokens * gate.view().rows)),
       weights(at(tokens * options.count));
   GpuArray<int32_t> ids(at(tokens * options.count));
-  const RouteCuda args = {
-      in.data(),     gate.view().cols,    tokens,         gate.view(),  gpu_bias.data(),
-      options.count, options.renormalize, kScaling,       options.from, scores.data(),
-      ids.data(),    options.count,       weights.data(), options.count};
-  EXPECT_EQ(triax_cuda_route(&args, nullptr), 0);
+  const RouterLogitsCuda router = {in.data(), gate.view().cols, tokens, gate.view(), logits.data()};
+  const auto fast = options.fast ? triax_cuda_router_logits_sm90 : triax_cuda_router_logits;
+  EXPECT_EQ(fast(&router, nullptr), 0);
+  const RouterSelectCuda select = {
+      .logits = logits.data(),
+      .tokens = tokens,
+      .experts = gate.view().rows,
+      .choice = {gpu_bias.data(), options.renormalize, kScaling, options.from},
+      .count = options.count,
+      .ids = ids.data(),
+      .ids_stride = options.count,
+      .weights = weights.data(),
+      .weights_stride = options.count};
+  EXPECT_EQ(triax_cuda_router_select(&select, nullptr), 0);
   testing::gpu_check(cudaDeviceSynchronize(), "route");
-  EXPECT_TRUE(ids.guards_intact() && weights.guards_intact() && scores.guards_intact());
+  EXPECT_TRUE(ids.guards_intact() && weights.guards_intact() && logits.guards_intact());
   return {ids.get(), weights.get()};
 }
 
@@ -98,6 +108,28 @@ TEST(RouteCuda, ChoosesAsTheReference) {
   }
 }
 
+TEST(RouteCuda, TensorCoresChooseAsTheReference) {
+  if (!testing::gpu_present()) {
+    GTEST_SKIP() << "no GPU";
+  }
+  for (const auto& [experts, cols, tokens] : {std::tuple<int64_t, int64_t, int64_t>{1, 128, 1},
+                                              {65, 384, 19},
+                                              {256, 2304, 64},
+                                              {300, 256, 65},
+                                              {896, 7168, 3},
+                                              {256, 256, 1031}}) {
+    const GpuMatrix gate(MatrixFormat::kBf16, experts, cols, 1);
+    const auto bias = testing::random_floats(at(experts), 3, 0.1f);
+    const auto x = testing::random_floats(at(tokens * cols), 2, 0.1f);
+    const Options options = {std::min<int64_t>(experts, 16), true, RouteWeights::kUnbiased, true};
+    const Routes routes = run(gate, x, bias, options);
+    for (int64_t t = 0; t < tokens; ++t) {
+      expect_token(gate, &x[at(t * cols)], bias, options, &routes.ids[at(t * options.count)],
+                   &routes.weights[at(t * options.count)]);
+    }
+  }
+}
+
 TEST(RouteCuda, TiesGoToTheLowerIdAndNanToTheEnd) {
   if (!testing::gpu_present()) {
     GTEST_SKIP() << "no GPU";
@@ -122,16 +154,21 @@ TEST(RouteCuda, DoesNotDependOnTheNumberOfTokens) {
   if (!testing::gpu_present()) {
     GTEST_SKIP() << "no GPU";
   }
-  const GpuMatrix gate(MatrixFormat::kBf16, 64, 512, 1);
-  const auto bias = testing::random_floats(64, 3, 0.1f);
-  const auto x = testing::random_floats(13 * 512, 2, 0.1f);
-  const Options options = {8, true, RouteWeights::kUnbiased};
-  const Routes all = run(gate, x, bias, options);
-  for (int64_t t = 0; t < 13; ++t) {
-    const std::vector<float> row(x.begin() + t * 512, x.begin() + (t + 1) * 512);
-    const Routes one = run(gate, row, bias, options);
-    EXPECT_TRUE(std::equal(one.ids.begin(), one.ids.end(), all.ids.begin() + t * 8));
-    EXPECT_TRUE(std::equal(one.weights.begin(), one.weights.end(), all.weights.begin() + t * 8));
+  for (const bool fast : {false, true}) {
+    const int64_t tokens = fast ? 1040 : 13;
+    const GpuMatrix gate(MatrixFormat::kBf16, 264, 512, 1);
+    const auto bias = testing::random_floats(264, 3, 0.1f);
+    const auto x = testing::random_floats(at(tokens * 512), 2, 0.1f);
+    const Options options = {8, true, RouteWeights::kUnbiased, fast};
+    const Routes all = run(gate, x, bias, options);
+    for (int64_t t = 0; t < tokens; t += fast ? 13 : 1) {
+      const int64_t count = std::min<int64_t>(t % 5 == 0 ? 21 : 1, tokens - t);
+      const std::vector<float> rows(x.begin() + t * 512, x.begin() + (t + count) * 512);
+      const Routes some = run(gate, rows, bias, options);
+      EXPECT_TRUE(std::equal(some.ids.begin(), some.ids.end(), all.ids.begin() + t * 8));
+      EXPECT_TRUE(
+          std::equal(some.weights.begin(), some.weights.end(), all.weights.begin() + t * 8));
+    }
   }
 }
 
