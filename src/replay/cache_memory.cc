@@ -24,6 +24,22 @@ void CacheMemory::expect(sched::SequenceId id, int64_t tokens) {
   (void)cache_->prefetch({prompt_of(flight, id, tokens), flight.session, false}, now_s);
 }
 
+// A lower tier has more, to load it is cheaper than to compute it, and it is not being loaded: then
+// there was no room for it. Computing it would need the same room.
+bool CacheMemory::waits_for_room(const cache::Lease& lease) const {
+  const cache::CacheConfig& config = cache_->config();
+  if (lease.loading || lease.match.not_loaded == 0) {
+    return false;
+  }
+  const cache::TierConfig& tier = config.tiers[static_cast<size_t>(lease.match.tier)];
+  const double bytes = static_cast<double>(
+      lease.match.not_loaded / cache::kBlock * config.page_bytes + tier.state_bytes);
+  const double seconds =
+      tier.read_latency_seconds +
+      (tier.read_bytes_per_second > 0.0 ? bytes / tier.read_bytes_per_second : 0.0);
+  return seconds < config.prefill.seconds(lease.resumed, lease.resumed + lease.match.not_loaded);
+}
+
 sched::Start CacheMemory::start(sched::SequenceId id, int64_t tokens) {
   Flight& flight = at(id);
   if (flight.knows_next) {
@@ -34,8 +50,15 @@ sched::Start CacheMemory::start(sched::SequenceId id, int64_t tokens) {
   if (!lease.ok()) {
     return {};
   }
+  if (holders_ > 0 && waits_for_room(cache_->lease(*lease))) {
+    cache_->end(*lease, cache::Outcome::kCancelled, now_s);
+    return {};
+  }
   flight.lease = *lease;
   flight.held = true;
+  flight.on_device = cache_->lease(*lease).resumed;
+  flight.tier = cache_->lease(*lease).match.tier;
+  ++holders_;
   flight.known_tokens = tokens;
   flight.read = false;
   return poll(id);
@@ -54,6 +77,7 @@ sched::Start CacheMemory::poll(sched::SequenceId id) {
   }
   if (flight.first_resumed < 0) {
     flight.first_resumed = lease.resumed;
+    flight.first_loaded = lease.resumed - flight.on_device;
   }
   return start;
 }
@@ -98,6 +122,7 @@ void CacheMemory::release(sched::SequenceId id) {
   Flight& flight = at(id);
   check(flight.held, "a request holds its memory once");
   flight.held = false;
+  --holders_;
   cache_->end(flight.lease, flight.outcome, now_s);
 }
 

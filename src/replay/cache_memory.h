@@ -20,7 +20,10 @@ struct Flight {
   bool held = false;
   std::vector<cache::Anchor> anchors;
   cache::Outcome outcome = cache::Outcome::kCancelled;  // kCancelled until it has finished
+  int64_t on_device = 0;                                // of what it resumes
   int64_t first_resumed = -1;                           // at its first start
+  int64_t first_loaded = 0;                             // of it from a lower tier,
+  cache::Tier tier = cache::Tier::kDevice;              // this one
   // For the policy that knows the future: the agent's next request, so long after this one starts,
   // shares so many tokens of this prompt.
   bool knows_next = false;
@@ -57,7 +60,10 @@ class CacheMemory : public sched::Memory {
  private:
   cache::Prompt prompt_of(Flight& flight, sched::SequenceId id, int64_t tokens) const;
 
+  bool waits_for_room(const cache::Lease& lease) const;
+
   cache::Cache* cache_;
+  int64_t holders_ = 0;  // flights with a lease
   std::unordered_map<sched::SequenceId, Flight> flights_;
 };
 

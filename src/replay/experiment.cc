@@ -50,8 +50,9 @@ void add_reuse(const ReplayCounts& counts, const cache::CacheStats& stats, int s
   mean->wasted += weight * sum(stats.states_wasted) / all;
   mean->tokens_evicted += weight * static_cast<double>(stats.tokens.evicted) / prompts;
   mean->tokens_no_state += weight * static_cast<double>(stats.tokens.state_missing) / prompts;
-  mean->tokens_from_ram += weight * static_cast<double>(stats.tokens_loaded[1]) / prompts;
-  mean->tokens_from_ssd += weight * static_cast<double>(stats.tokens_loaded[2]) / prompts;
+  const auto measured = static_cast<double>(std::max<int64_t>(counts.prompt_tokens, 1));
+  mean->tokens_from_ram += weight * static_cast<double>(counts.loaded_tokens[1]) / measured;
+  mean->tokens_from_ssd += weight * static_cast<double>(counts.loaded_tokens[2]) / measured;
   mean->tokens_not_loaded += weight * static_cast<double>(stats.tokens.not_loaded) / prompts;
 }
 

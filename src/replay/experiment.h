@@ -47,7 +47,7 @@ struct Row {
     double no_room = 0;                        // share of requests
     double written = 0, read = 0, wasted = 0;  // checkpoints, a request
     double tokens_evicted = 0, tokens_no_state = 0, tokens_not_loaded = 0;  // shares of the prompts
-    double tokens_from_ram = 0, tokens_from_ssd = 0;  // of the hits, whole run
+    double tokens_from_ram = 0, tokens_from_ssd = 0;                        // in hit_rate
   };
   Reuse recorded;
   double simulator_requests_s = 0;  // with recorded timings, on one core of this machine

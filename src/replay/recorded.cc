@@ -169,7 +169,11 @@ class Recorded {
       return 0;
     }
     flight->lease = *begun;
+    const int64_t on_device = cache_->lease(*begun).resumed;
+    const auto tier = static_cast<size_t>(cache_->lease(*begun).match.tier);
     links_.run(now_s_);  // copies between tiers take no time here
+    loaded_.fill(0);
+    loaded_[tier] = cache_->lease(*begun).resumed - on_device;
     if (!cache_->extend(*begun, request.prompt_tokens, now_s_).ok()) {
       cache_->end(*begun, cache::Outcome::kCancelled, now_s_);
       return 0;
@@ -195,6 +199,9 @@ class Recorded {
     counts_.prompt_tokens += request.prompt_tokens;
     counts_.possible_tokens += possible_tokens(request);
     counts_.resumed_tokens += resumed;
+    for (size_t tier = 0; held && tier < loaded_.size(); ++tier) {
+      counts_.loaded_tokens[tier] += loaded_[tier];
+    }
     counts_.no_room += held ? 0 : 1;
   }
 
@@ -223,6 +230,7 @@ class Recorded {
   std::vector<Flight> flights_;
   std::vector<int32_t> free_;
   std::vector<cache::Anchor> anchors_;
+  std::array<int64_t, cache::kTiers> loaded_{};  // for the latest request, by tier
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   uint64_t numbers_ = 0;
   double now_s_ = 0.0;

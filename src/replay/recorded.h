@@ -34,6 +34,7 @@ struct ReplayCounts {
   int64_t prompt_tokens = 0;
   int64_t possible_tokens = 0;  // with every prefix kept for ever, in whole blocks
   int64_t resumed_tokens = 0;
+  std::array<int64_t, cache::kTiers> loaded_tokens{};  // of them, by the tier that had them
   int64_t no_room = 0;  // requests that ran outside of the cache, everything being in use
   double hit_rate() const { return share(resumed_tokens); }
   double possible() const { return share(possible_tokens); }

@@ -184,7 +184,7 @@ class Served {
       outcome.computed = outcome.sampled = repeat;
     }
     if (live.answered == 0 && outcome.sampled > 0 && live.measured) {
-      count(request, live, memory_.at(piece.id).first_resumed);
+      count(request, live, memory_.at(piece.id));
     }
     live.answered += outcome.sampled;
     result_->answer_tokens += live.measured ? outcome.sampled : 0;
@@ -196,12 +196,13 @@ class Served {
     return outcome;
   }
 
-  void count(const TraceRequest& request, const Live& live, int64_t resumed) {
+  void count(const TraceRequest& request, const Live& live, const Flight& flight) {
     ReplayCounts& counts = result_->counts;
     ++counts.requests;
     counts.prompt_tokens += request.prompt_tokens;
     counts.possible_tokens += possible_tokens(request);
-    counts.resumed_tokens += resumed;
+    counts.resumed_tokens += flight.first_resumed;
+    counts.loaded_tokens[static_cast<size_t>(flight.tier)] += flight.first_loaded;
     result_->first_token_s.push_back(now_s_ - live.sent_s);
   }
 
