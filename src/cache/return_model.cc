@@ -14,6 +14,19 @@ constexpr double kPriorOfClass = 8;
 constexpr double kPriorReached = 3;
 constexpr double kPriorReturned = 1;
 
+/// Where each bucket ends, in seconds: 2^((b + 1) / 2) - 1.
+constexpr std::array<double, kAgeBuckets> bucket_ends() {
+  std::array<double, kAgeBuckets> ends{};
+  double octave = 1;
+  for (size_t b = 0; b < kAgeBuckets; b += 2) {
+    ends[b] = octave * 1.4142135623730951 - 1;
+    octave *= 2;
+    ends[b + 1] = octave - 1;
+  }
+  return ends;
+}
+constexpr std::array<double, kAgeBuckets> kEnds = bucket_ends();
+
 }  // namespace
 
 int age_bucket(double age_seconds) {
@@ -23,7 +36,7 @@ int age_bucket(double age_seconds) {
 
 double age_bucket_end(int bucket) {
   return bucket >= kAgeBuckets - 1 ? std::numeric_limits<double>::infinity()
-                                   : std::exp2(0.5 * (bucket + 1)) - 1.0;
+                                   : kEnds[static_cast<size_t>(bucket)];
 }
 
 ReturnModel::ReturnModel() { refit(); }
@@ -64,25 +77,34 @@ double ReturnModel::index_of(int session_class, int bucket) const {
 }
 
 void ReturnModel::refit() {
+  struct Stretch {  // of buckets that are kept or given up together
+    double back, seconds, alive;
+  };
   for (size_t c = 0; c < kClasses; ++c) {
-    std::array<double, kAgeBuckets> hazard{}, kept{};
-    for (size_t b = 0; b < kAgeBuckets; ++b) {
-      const double pooled = (all_[b].returned + kPriorReturned) / (all_[b].reached + kPriorReached);
-      hazard[b] = std::min(1.0, (cells_[c][b].returned + kPriorOfClass * pooled) /
-                                    (cells_[c][b].reached + kPriorOfClass));
-      const double begin = b == 0 ? 0.0 : age_bucket_end(static_cast<int>(b) - 1);
-      const double end = std::exp2(0.5 * static_cast<double>(b + 1)) - 1.0;
-      kept[b] = (end - begin) * (1 - hazard[b] / 2);
-    }
-    for (size_t from = 0; from < kAgeBuckets; ++from) {
-      double alive = 1, back = 0, seconds = 0, best = 0;
-      for (size_t b = from; b < kAgeBuckets && alive > 1e-4; ++b) {
-        back += alive * hazard[b];
-        seconds += alive * kept[b];
-        alive *= 1 - hazard[b];
-        best = std::max(best, back / seconds);
+    std::array<Stretch, kAgeBuckets> later;
+    size_t count = 0;
+    for (size_t b = kAgeBuckets; b-- > 0;) {
+      const Cell& own = cells_[c][b];
+      const Cell& alike = outcomes_[c / kRhythms][b];
+      const double all = (all_[b].returned + kPriorReturned) / (all_[b].reached + kPriorReached);
+      const double pooled =
+          (alike.returned + kPriorOfClass * all) / (alike.reached + kPriorOfClass);
+      const double hazard =
+          std::min(1.0, (own.returned + kPriorOfClass * pooled) / (own.reached + kPriorOfClass));
+      const double seconds = kEnds[b] - (b == 0 ? 0.0 : kEnds[b - 1]);
+      Stretch now{hazard, seconds * (1 - hazard / 2), 1 - hazard};
+      // Waiting on is worth it as long as what follows has the better rate.
+      for (; count > 0; --count) {
+        const Stretch& next = later[count - 1];
+        if (next.back * now.seconds <= now.back * next.seconds) {
+          break;
+        }
+        now.back += now.alive * next.back;
+        now.seconds += now.alive * next.seconds;
+        now.alive *= next.alive;
       }
-      index_[c][from] = best;
+      index_[c][b] = now.back / now.seconds;
+      later[count++] = now;
     }
   }
 }
