@@ -161,6 +161,22 @@ std::vector<EntryPtr> Catalog::remove(const BlobKey& key) {
   return out;
 }
 
+std::vector<EntryPtr> Catalog::remove_record(const BlobKey& key) {
+  std::vector<EntryPtr> out;
+  const EntryPtr entry = find(key);
+  if (entry == nullptr || !entry->boundary) {
+    return out;
+  }
+  take_out(entry, out);
+  for (const BlobRef& part : entry->boundary->parts) {
+    Entry& blob = *find(part.key);
+    if (--blob.refs == 0) {
+      enter_orders(blob);
+    }
+  }
+  return out;
+}
+
 std::vector<EntryPtr> Catalog::evict() {
   std::vector<EntryPtr> out;
   for (const auto& [value, used, raw] : leaving_) {

@@ -47,6 +47,9 @@ class Catalog {
   /// undoes them in this order. Pinned or not; holders keep the payload.
   std::vector<EntryPtr> remove(const BlobKey& key);
 
+  /// Takes out a boundary alone; its parts stay, as blobs that this one no longer needs.
+  std::vector<EntryPtr> remove_record(const BlobKey& key);
+
   /// Takes out the next to leave, with what only it needed; empty when all that is left is pinned.
   std::vector<EntryPtr> evict();
 

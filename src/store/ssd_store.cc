@@ -312,14 +312,25 @@ void SsdStore::erase(BlobKey key, Done done) {
   {
     const std::lock_guard lock(mutex_);
     drop_files(catalog_.remove(key));
-    for (PutJob* job : puts_) {  // what is still being written must not appear later
-      if (job->names(key)) {
-        job->status = Status::cancelled("ssd store: erased while it was written");
-        job->failed = true;
-      }
-    }
+    cancel_puts(key);
   }
   done({});
+}
+
+void SsdStore::erase_record(BlobKey boundary) {
+  const std::lock_guard lock(mutex_);
+  drop_files(catalog_.remove_record(boundary));
+  cancel_puts(boundary);
+}
+
+// What is still being written must not appear later.
+void SsdStore::cancel_puts(const BlobKey& key) {
+  for (PutJob* job : puts_) {
+    if (job->names(key)) {
+      job->status = Status::cancelled("ssd store: erased while it was written");
+      job->failed = true;
+    }
+  }
 }
 
 void SsdStore::list(BlobKind kind, ListDone done) {

@@ -59,6 +59,10 @@ class SsdStore final : public BlobStore {
   StoreStats stats() const override;
   LinkRates link_rates() const override;
 
+  /// Removes a boundary's record and keeps its parts: for an owner that erases each part by itself.
+  /// A put of it that is under way ends without it.
+  void erase_record(BlobKey boundary);
+
   /// "io_uring" or "pread".
   std::string_view io_name() const { return io_name_; }
 
@@ -80,6 +84,7 @@ class SsdStore final : public BlobStore {
   // Under the lock:
   void drop_files(const std::vector<EntryPtr>& gone);
   void drop_expired();
+  void cancel_puts(const BlobKey& key);
   Result<std::shared_ptr<void>> reserve(int64_t file_bytes);
   EntryPtr pin_known(const BlobKey& key, int64_t bytes, const PutJob& job, Status* status);
   Result<bool> find_boundary(PutJob& job);

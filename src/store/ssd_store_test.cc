@@ -193,6 +193,23 @@ TEST_F(SsdStoreTest, TheOwnersValueDecidesWhoLeaves) {
   EXPECT_TRUE(store->contains_now(boundary_key(1)));
 }
 
+TEST_F(SsdStoreTest, ARecordCanGoAlone) {
+  const std::unique_ptr<SsdStore> store = open();
+  ASSERT_TRUE(store->put_now(boundary_request(boundary_key(1), kParts)).ok());
+  store->erase_record(boundary_key(1));
+  EXPECT_FALSE(store->contains_now(boundary_key(1)));
+  for (const BlobRef& part : kParts) {
+    EXPECT_TRUE(read_back(*store, part.key, part.bytes).ok());
+  }
+  PutRequest next;  // the parts serve another boundary
+  next.boundary = Boundary{boundary_key(2), kParts, {}};
+  ASSERT_TRUE(store->put_now(std::move(next)).ok());
+  store->erase_record(boundary_key(2));
+  ASSERT_TRUE(store->erase_now(state(1)).ok());
+  EXPECT_EQ(store->stats().blobs, 2);
+  store->erase_record(boundary_key(3));
+}
+
 TEST_F(SsdStoreTest, ExpiryOutlivesARestart) {
   {
     const std::unique_ptr<SsdStore> store = open();
