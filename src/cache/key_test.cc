@@ -32,8 +32,8 @@ TEST(Key, AnySplitOfTheTokensGivesTheSameKeys) {
 TEST(Key, DiffersByEveryTokenLengthModelAndSalt) {
   std::set<Key> keys;
   const auto tokens = tokens_of(3, 130);
-  for (const uint64_t model : {1, 2}) {
-    for (const uint64_t salt : {0, 1}) {
+  for (const uint64_t model : {1u, 2u}) {
+    for (const uint64_t salt : {0u, 1u}) {
       BlockHasher hasher(root_key(model, salt));
       hasher.append(tokens);
       for (int64_t n = 0; n <= 130; ++n) {
