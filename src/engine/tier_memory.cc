@@ -60,7 +60,7 @@ void TierMemory::forget_drops() {
     } else if (drop.tier == Tier::kSsd && ssd_ != nullptr) {
       const auto ignore = [](const Status&) {};
       if (drop.state) {
-        ssd_->erase(blob(drop.key, store::BlobKind::kBoundary), ignore);
+        ssd_->erase_record(blob(drop.key, store::BlobKind::kBoundary));
         ssd_->erase(blob(drop.key, store::BlobKind::kState), ignore);
         ssd_->erase(blob(drop.key, store::BlobKind::kOther), ignore);
         remembered_.erase(drop.key);
