@@ -15,15 +15,35 @@ __device__ inline uint32_t order_of_key(float key) {
   return (bits & 0x80000000U) != 0U ? ~bits : bits | 0x80000000U;
 }
 
+/// A load that stays where it is written: the compiler likes to move it down to its use, beyond a
+/// division, and the latencies add up.
+__device__ __forceinline__ float load_now(const float* from) {
+  float value;
+  asm volatile("ld.global.f32 %0, [%1];" : "=f"(value) : "l"(from) : "memory");
+  return value;
+}
+
 /// The keys of one token that a lane looks after: experts lane, lane + 32, ..., kOwned of them.
 template <int kOwned>
 class LaneKeys {
  public:
   __device__ LaneKeys(const float* logits, const float* bias, int experts) {
+    constexpr int kAtOnce = 8;  // loads that are under way together
 #pragma unroll
-    for (int i = 0; i < kOwned; ++i) {
-      const int e = threadIdx.x % cuda::kWarp + i * cuda::kWarp;
-      keys_[i] = e < experts ? order_of_key(cuda::sigmoid(logits[e]) + bias[e]) : 0;
+    for (int first = 0; first < kOwned; first += kAtOnce) {
+      float logit[kAtOnce];
+      float offset[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int e = min(expert_of(first + i), experts - 1);
+        logit[i] = load_now(logits + e);
+        offset[i] = load_now(bias + e);
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const uint32_t key = order_of_key(cuda::sigmoid(logit[i]) + offset[i]);
+        keys_[first + i] = expert_of(first + i) < experts ? key : 0;
+      }
     }
     find_best();
   }
@@ -44,6 +64,10 @@ class LaneKeys {
   }
 
  private:
+  __device__ static int expert_of(int index) {
+    return static_cast<int>(threadIdx.x % cuda::kWarp) + index * cuda::kWarp;
+  }
+
   __device__ void find_best() {
     best_ = 0;
     int index = 0;
@@ -52,7 +76,7 @@ class LaneKeys {
       index = keys_[i] > best_ ? i : index;
       best_ = max(keys_[i], best_);
     }
-    best_expert_ = static_cast<int>(threadIdx.x % cuda::kWarp) + index * cuda::kWarp;
+    best_expert_ = expert_of(index);
   }
 
   uint32_t keys_[kOwned];
