@@ -41,16 +41,6 @@ Status check_product(std::string_view name, const Product& product) {
   return shapes.status();
 }
 
-Status check_products(std::span<const Product> products) {
-  for (size_t i = 0; i < products.size(); ++i) {
-    if (!check_product("linear", products[i]).ok()) {
-      return check_product(fmt::format("linear: product {} of {}", i, products.size()),
-                           products[i]);
-    }
-  }
-  return {};
-}
-
 bool blocked(MatrixFormat format) {
   return format == MatrixFormat::kMxfp4 || format == MatrixFormat::kInt8;
 }
@@ -363,8 +353,18 @@ Kernels kernels_of(Isa isa) {
 
 }  // namespace
 
+Status linear_internal::check_products(std::span<const Product> products) {
+  for (size_t i = 0; i < products.size(); ++i) {
+    if (!check_product("linear", products[i]).ok()) {
+      return check_product(fmt::format("linear: product {} of {}", i, products.size()),
+                           products[i]);
+    }
+  }
+  return {};
+}
+
 Status linear(const Device& device, std::span<const Product> products, Activations activations) {
-  Status status = check_products(products);
+  Status status = linear_internal::check_products(products);
   if (!status.ok()) {
     return status;
   }

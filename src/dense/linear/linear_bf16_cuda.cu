@@ -7,6 +7,7 @@
 #include "dense/linear/linear_bf16_cuda.h"
 #include "dense/linear/weights.cuh"
 #include "device/cuda/block.cuh"
+#include "device/cuda/overlap.cuh"
 
 namespace triax::dense {
 namespace {
@@ -14,7 +15,8 @@ namespace {
 constexpr int kThreads = 256;
 
 template <typename In, typename Out>
-__global__ void convert_rows(RoundRowsCuda args) {
+__global__ void convert_rows(const RoundRowsCuda args) {
+  cuda::wait_for_previous();
   const auto* in = static_cast<const In*>(args.in) + blockIdx.y * args.in_stride;
   auto* out = static_cast<Out*>(args.out) + blockIdx.y * args.out_stride;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < args.size;
@@ -28,7 +30,8 @@ __global__ void convert_rows(RoundRowsCuda args) {
 }
 
 /// Four elements a thread, where all rows allow it.
-__global__ void round_rows_wide(RoundRowsCuda args) {
+__global__ void round_rows_wide(const RoundRowsCuda args) {
+  cuda::wait_for_previous();
   const auto* in = static_cast<const float*>(args.in) + blockIdx.y * args.in_stride;
   auto* out = static_cast<__nv_bfloat16*>(args.out) + blockIdx.y * args.out_stride;
   const int64_t i = 4 * (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x);
@@ -48,11 +51,13 @@ int in_parts(RoundRowsCuda args, int64_t in_bytes, int64_t out_bytes, Launch&& l
   const int64_t rows = args.rows;
   for (int64_t begin = 0; begin < rows && args.size > 0; begin += kRowsMax) {
     args.rows = rows - begin < kRowsMax ? rows - begin : kRowsMax;
-    launch(args);
+    if (const int error = launch(args); error != cudaSuccess) {
+      return error;
+    }
     args.in = static_cast<const char*>(args.in) + args.rows * args.in_stride * in_bytes;
     args.out = static_cast<char*>(args.out) + args.rows * args.out_stride * out_bytes;
   }
-  return cudaGetLastError();
+  return cudaSuccess;
 }
 
 template <MatrixFormat kFormat>
@@ -182,25 +187,22 @@ int CublasLt::matmul(const MatmulBf16Cuda& args, cudaStream_t stream) const {
 int triax_cuda_round_rows(const RoundRowsCuda* args, void* stream) {
   const bool wide = aligned(args->in, 16) && aligned(args->out, 8) && args->in_stride % 4 == 0 &&
                     args->out_stride % 4 == 0 && args->size % 4 == 0;
-  return in_parts(*args, 4, 2, [&](const RoundRowsCuda& part) {
-    const auto y = static_cast<unsigned>(part.rows);
-    if (wide) {
-      const dim3 grid(static_cast<unsigned>(cuda::blocks_for(part.size, 4 * kThreads)), y);
-      round_rows_wide<<<grid, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(part);
-    } else {
-      const dim3 grid(static_cast<unsigned>(cuda::blocks_for(part.size, kThreads)), y);
-      convert_rows<float, __nv_bfloat16>
-          <<<grid, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(part);
-    }
+  const auto kernel = wide ? round_rows_wide : convert_rows<float, __nv_bfloat16>;
+  return in_parts(*args, 4, 2, [&](const RoundRowsCuda& part) -> int {
+    const dim3 grid(
+        static_cast<unsigned>(cuda::blocks_for(part.size, wide ? 4 * kThreads : kThreads)),
+        static_cast<unsigned>(part.rows));
+    return cuda::launch_overlapping(kernel, grid, kThreads, 0, static_cast<cudaStream_t>(stream),
+                                    part.overlap, part);
   });
 }
 
 int triax_cuda_widen_rows(const RoundRowsCuda* args, void* stream) {
-  return in_parts(*args, 2, 4, [&](const RoundRowsCuda& part) {
+  return in_parts(*args, 2, 4, [&](const RoundRowsCuda& part) -> int {
     const dim3 grid(static_cast<unsigned>(cuda::blocks_for(part.size, kThreads)),
                     static_cast<unsigned>(part.rows));
-    convert_rows<__nv_bfloat16, float>
-        <<<grid, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(part);
+    return cuda::launch_overlapping(convert_rows<__nv_bfloat16, float>, grid, kThreads, 0,
+                                    static_cast<cudaStream_t>(stream), part.overlap, part);
   });
 }
 

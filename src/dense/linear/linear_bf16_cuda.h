@@ -17,6 +17,7 @@ struct RoundRowsCuda {
   int64_t out_stride;
   int64_t rows;
   int64_t size;
+  bool overlap = false;  // may start while the kernel in front runs, and wait for it: Hopper
 };
 
 /// Errors     a cudaError_t as int; enqueues only

@@ -1,396 +1,497 @@
-// Products with few rows: every block takes an even share of the matrix's rows, its warps read 32
-// rows at a time straight into registers, two steps of loads ahead of the products.
-//
-// Eight warps share 16 rows and cut the columns; two such teams work side by side. The inputs lie
-// in shared memory as two bf16 planes a token; products run on tensor cores, weight rows by planes.
+// Products with few rows. A block belongs to one matrix and takes an even share of its rows, 16 at
+// a time (a tile). One warp copies tiles, wide ones in chunks of columns, by as few bulk copies as
+// there can be: each costs some 66 clocks, whatever its size. Two sets of six warps take the copies
+// in turn; a warp multiplies some of a copy's groups of 128 columns. The first copies are on their
+// way before the kernel in front has ended, so that memory never idles.
 #include <cuda_runtime.h>
 
 #include <algorithm>
 
-#include "dense/linear/linear_decode_sm90.h"
-#include "dense/linear/linear_mxfp4_sm90.cuh"
+#include "dense/linear/linear_decode_input_sm90.cuh"
+#include "device/cuda/barrier.cuh"
 
 namespace triax::dense {
 namespace {
 
 using namespace sm90;
 
-constexpr int kThreads = 512;
-constexpr int kSlices = 8;
-constexpr int kTeamRows = 16;
-constexpr int kRoundRows = kThreads / 32 / kSlices * kTeamRows;
-constexpr int kTokensMax = static_cast<int>(kLinearDecodeTokensMax);
-constexpr int kSums = kThreads / 32 * kTeamRows * kTokensMax;  // floats of one round
-constexpr int kSharedMax = 232448;
+constexpr int kTileRows = 16;
+constexpr int kTileBytes = 40960;  // a tile of more is cut into
+constexpr int kChunkBytes = 2048;  // chunks of so much of a row, which lie
+constexpr int kRowPad = 64;        // apart: two rows meet no bank twice then
+constexpr int kDepthMax = 2;       // stages of a set
+constexpr int kDeepTiles = 8;      // of a block that has no other beside it
+constexpr int kRoundTilesMax = 8;  // whose sums are added up and stored together
+constexpr int kRoundBytes = 8192;  // of such sums
+constexpr int kBarrierBytes = 128;
+constexpr int kSharedMax = 232448 - 1024;
 
-// Rows of planes 64 bytes off a multiple of 128: two of them meet no bank twice.
-__host__ __device__ constexpr int plane_bytes(int cols) { return cols * 2 + 64; }
-
-__device__ __forceinline__ uint4 stream16(const void* from) {
-  uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(from));
-  return v;
-}
-
-__device__ __forceinline__ uint4 plane16(const unsigned char* from) {
-  return *reinterpret_cast<const uint4*>(from);
-}
-
-// Where a lane reads: its two rows of weights and scales, its plane of inputs.
-struct Lane {
-  const unsigned char* upper;
-  const unsigned char* lower;
-  const unsigned char* upper_scales;
-  const unsigned char* lower_scales;
+/// What the kernel gets: the call, which blocks serve which part, how shared memory is cut.
+struct Launch {
+  LinearDecodeSm90 args;
+  int first_block[kLinearDecodePartsMax + 1];
+  int depth;
+  int stage_bytes;
+  int sum_bytes;  // of one round
 };
 
-// One step of a warp's loads and what becomes of them, for each format. kGroups of 128 columns.
-template <MatrixFormat kFormat>
-struct Step;
+/// How a matrix's rows are cut, on the host and on the device.
+struct Cut {
+  int groups;        // of 128 columns in a row
+  int bytes;         // of a row
+  int scale_bytes;   // of a row
+  int chunks;        // of a tile
+  int chunk_groups;  // the last may have fewer
+  int stride;        // from row to row in a stage
+  int align;         // rows: where scales are 16-byte aligned
 
-template <>
-struct Step<MatrixFormat::kBf16> {
-  static constexpr int kGroups = 1;
-  uint4 upper[4], lower[4];
-
-  __device__ __forceinline__ void load(const Lane& lane, int group, int) {
-    const int at = group * 256 + threadIdx.x % 4 * 16;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      upper[i] = stream16(lane.upper + at + i * 64);
-      lower[i] = stream16(lane.lower + at + i * 64);
-    }
-  }
-
-  __device__ __forceinline__ void multiply(const unsigned char* tokens, int group, int,
-                                           float (&sum)[4]) const {
-    const unsigned char* at = tokens + group * 256 + threadIdx.x % 4 * 16;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const uint4 b = plane16(at + i * 64);
-      mma_bf16(sum, upper[i].x, lower[i].x, upper[i].y, lower[i].y, b.x, b.y);
-      mma_bf16(sum, upper[i].z, lower[i].z, upper[i].w, lower[i].w, b.z, b.w);
-    }
-  }
+  __host__ __device__ int stage_bytes() const { return kTileRows * (stride + scale_bytes); }
+  __host__ __device__ int partials() const { return chunks * kSetWarps; }
 };
 
-// Bytes 2 h and 2 h + 1 of a word of int8 as two bf16. With u = v's lower seven bits and s its
-// sign, v = (128 + u) - (128 + 128 s), and both terms are a byte below 0x43.
-template <int kHalf>
-__device__ __forceinline__ uint32_t unpack_int8(uint32_t word) {
-  const uint32_t bytes = __byte_perm(word, 0x43434343u, kHalf == 0 ? 0x4140 : 0x4342);
-  const uint32_t value = bytes & 0xFF7FFF7Fu;
-  const uint32_t offset = bytes & 0xFF80FF80u;
-  uint32_t pair;
-  asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(pair) : "r"(value), "r"(offset));
-  return pair;
+__host__ __device__ inline Cut cut_of(int cols, int group_bytes, int group_scale_bytes) {
+  Cut c;
+  c.groups = cols / kGroupColumns;
+  c.bytes = c.groups * group_bytes;
+  c.scale_bytes = c.groups * group_scale_bytes;
+  c.chunks = kTileRows * c.bytes <= kTileBytes ? 1 : (c.bytes + kChunkBytes - 1) / kChunkBytes;
+  c.chunk_groups = (c.groups + c.chunks - 1) / c.chunks;
+  c.stride = c.chunks == 1 ? c.bytes : c.chunk_groups * group_bytes + kRowPad;
+  c.align = c.scale_bytes % 16 == 0 ? 1 : c.scale_bytes % 8 == 0 ? 2 : 4;
+  return c;
 }
 
-// A lane loads 16 columns of one block of 32; four lanes hold two blocks. Lanes two apart exchange
-// halves, so that each has 8 columns of both: pieces 0, 2, 1, 3 of a block lie in lanes 0 to 3.
-__device__ __forceinline__ void exchange_halves(const uint4& v, uint2& even, uint2& odd) {
-  const bool low = threadIdx.x % 4 < 2;
-  const uint32_t x = __shfl_xor_sync(~0u, low ? v.z : v.x, 2);
-  const uint32_t y = __shfl_xor_sync(~0u, low ? v.w : v.y, 2);
-  even = low ? make_uint2(v.x, v.y) : make_uint2(x, y);
-  odd = low ? make_uint2(x, y) : make_uint2(v.z, v.w);
-}
+// A block's rows of one matrix.
+struct Share {
+  Cut cut;
+  const unsigned char* data;  // of its first row
+  const unsigned char* scales;
+  int first, rows;
+  int tiles;
+  int round_tiles;
 
-// sum += one block of 32 columns: an exact sum of integers times inputs, then the scale.
-__device__ __forceinline__ void multiply_block(const uint2& u, const uint2& l, uint32_t us,
-                                               uint32_t ls, const unsigned char* tokens,
-                                               float (&sum)[4]) {
-  const uint4 b = plane16(tokens);
-  float c[4] = {};
-  mma_bf16(c, unpack_int8<0>(u.x), unpack_int8<0>(l.x), unpack_int8<1>(u.x), unpack_int8<1>(l.x),
-           b.x, b.y);
-  mma_bf16(c, unpack_int8<0>(u.y), unpack_int8<0>(l.y), unpack_int8<1>(u.y), unpack_int8<1>(l.y),
-           b.z, b.w);
-  const float upper = __uint_as_float(us << 16);
-  const float lower = __uint_as_float(ls << 16);
-  sum[0] += upper * c[0];
-  sum[1] += upper * c[1];
-  sum[2] += lower * c[2];
-  sum[3] += lower * c[3];
-}
-
-template <>
-struct Step<MatrixFormat::kInt8> {
-  static constexpr int kGroups = 2;
-  uint4 upper[kGroups][2], lower[kGroups][2];
-  uint32_t upper_scale[kGroups], lower_scale[kGroups];  // of the block that lane % 4 names
-
-  __device__ __forceinline__ void load(const Lane& lane, int group, int end) {
-    const int t = threadIdx.x % 4;
-#pragma unroll
-    for (int n = 0; n < kGroups; ++n) {
-      const int g = min(group + n, end - 1);
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        upper[n][i] = stream16(lane.upper + g * 128 + i * 64 + t * 16);
-        lower[n][i] = stream16(lane.lower + g * 128 + i * 64 + t * 16);
-      }
-      upper_scale[n] = reinterpret_cast<const uint16_t*>(lane.upper_scales)[g * 4 + t];
-      lower_scale[n] = reinterpret_cast<const uint16_t*>(lane.lower_scales)[g * 4 + t];
-    }
-  }
-
-  __device__ __forceinline__ void multiply(const unsigned char* tokens, int group, int end,
-                                           float (&sum)[4]) const {
-    const int lane = threadIdx.x % 32;
-    const int piece = lane % 4 == 1 ? 2 : lane % 4 == 2 ? 1 : lane % 4;
-#pragma unroll
-    for (int n = 0; n < kGroups; ++n) {
-      if (group + n < end) {
-        const unsigned char* at = tokens + (group + n) * 256 + piece * 16;
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          uint2 u[2];
-          uint2 l[2];
-          exchange_halves(upper[n][i], u[0], u[1]);
-          exchange_halves(lower[n][i], l[0], l[1]);
-#pragma unroll
-          for (int h = 0; h < 2; ++h) {
-            const int block = 2 * i + h;
-            const uint32_t us = __shfl_sync(~0u, upper_scale[n], lane / 4 * 4 + block);
-            const uint32_t ls = __shfl_sync(~0u, lower_scale[n], lane / 4 * 4 + block);
-            multiply_block(u[h], l[h], us, ls, at + block * 64, sum);
-          }
-        }
-      }
-    }
+  __device__ int groups_of(int chunk) const {
+    return min(cut.chunk_groups, cut.groups - chunk * cut.chunk_groups);
   }
 };
 
-template <>
-struct Step<MatrixFormat::kMxfp4> {
-  static constexpr int kGroups = 4;
-  uint4 upper[kGroups], lower[kGroups];
-  uint32_t upper_scale[kGroups], lower_scale[kGroups];
-
-  __device__ __forceinline__ void load(const Lane& lane, int group, int end) {
-    const int t = threadIdx.x % 4;
-#pragma unroll
-    for (int n = 0; n < kGroups; ++n) {
-      const int g = min(group + n, end - 1);
-      upper[n] = stream16(lane.upper + g * 64 + t * 16);
-      lower[n] = stream16(lane.lower + g * 64 + t * 16);
-      upper_scale[n] = lane.upper_scales[g * 4 + t];
-      lower_scale[n] = lane.lower_scales[g * 4 + t];
-    }
-  }
-
-  __device__ __forceinline__ void multiply(const unsigned char* tokens, int group, int end,
-                                           float (&sum)[4]) const {
-#pragma unroll
-    for (int n = 0; n < kGroups; ++n) {
-      if (group + n < end) {
-        const uint32_t us = mxfp4_multiplier(upper_scale[n]);
-        const uint32_t ls = mxfp4_multiplier(lower_scale[n]);
-        const uint32_t u[4] = {upper[n].x, upper[n].y, upper[n].z, upper[n].w};
-        const uint32_t l[4] = {lower[n].x, lower[n].y, lower[n].z, lower[n].w};
-        const unsigned char* at = tokens + (group + n) * 256 + threadIdx.x % 4 * 16;
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const uint4 b = plane16(at + i * 64);
-          uint32_t a[4];
-          unpack_mxfp4_half<0>(u[i], us, a[0], a[2]);
-          unpack_mxfp4_half<0>(l[i], ls, a[1], a[3]);
-          mma_bf16(sum, a[0], a[1], a[2], a[3], b.x, b.y);
-          unpack_mxfp4_half<1>(u[i], us, a[0], a[2]);
-          unpack_mxfp4_half<1>(l[i], ls, a[1], a[3]);
-          mma_bf16(sum, a[0], a[1], a[2], a[3], b.z, b.w);
-        }
-      }
-    }
-  }
-};
-
-// The inputs as two bf16 planes a token, columns as the format's products take them.
-template <MatrixFormat kFormat>
-__device__ void load_tokens(const LinearDecodeSm90& p, unsigned char* planes) {
-  const int cols = static_cast<int>(p.weight.cols);
-  const int octets = cols / 8;
-#pragma unroll 2
-  for (int i = threadIdx.x; i < static_cast<int>(p.tokens) * octets; i += kThreads) {
-    const int token = i / octets;
-    const int octet = i - token * octets;
-    const auto* from = reinterpret_cast<const float4*>(p.in + token * p.in_stride) + 2 * octet;
-    const float4 a = from[0];
-    const float4 b = from[1];
-    const float high[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-    float low[8];
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      low[j] = high[j] - __bfloat162float(__float2bfloat16_rn(high[j]));
-    }
-    unsigned char* to = planes + 2 * token * plane_bytes(cols);
-    if constexpr (kFormat == MatrixFormat::kMxfp4) {
-      to += octet / 16 * 256 + octet_position(octet % 16) * 16;
-      *reinterpret_cast<uint4*>(to) = permuted_octet(high);
-      *reinterpret_cast<uint4*>(to + plane_bytes(cols)) = permuted_octet(low);
-    } else {
-      to += octet * 16;
-      *reinterpret_cast<uint4*>(to) = octet_of(high);
-      *reinterpret_cast<uint4*>(to + plane_bytes(cols)) = octet_of(low);
-    }
-  }
-}
-
-// Adds the slices of a finished round, ascending, and stores.
-template <MatrixFormat kFormat>
-__device__ __forceinline__ void store_round(const LinearDecodeSm90& p, const float* sums, int base,
-                                            int end) {
-  const int thread = threadIdx.x;
-  if (thread >= kRoundRows * kTokensMax) {
-    return;
-  }
-  const int row = thread % kTeamRows;
-  const int token = thread / kTeamRows % kTokensMax;
-  const int team = thread / (kTeamRows * kTokensMax);
-  float total = 0.0f;
-#pragma unroll
-  for (int s = 0; s < kSlices; ++s) {
-    total += sums[((team * kSlices + s) * kTokensMax + token) * kTeamRows + row];
-  }
-  if constexpr (kFormat == MatrixFormat::kMxfp4) {
-    total *= static_cast<float>(1ull << -kWeightExponent);
-  }
-  const int at = base + team * kTeamRows + row;
-  if (at < end && token < p.tokens) {
-    p.out[token * p.out_stride + at] = total;
-  }
-}
-
-template <MatrixFormat kFormat>
-__device__ constexpr int64_t row_bytes(int64_t cols) {
-  return kFormat == MatrixFormat::kBf16   ? 2 * cols
-         : kFormat == MatrixFormat::kInt8 ? cols
-                                          : cols / 2;
-}
-template <MatrixFormat kFormat>
-__device__ constexpr int64_t scale_row_bytes(int64_t cols) {
-  return kFormat == MatrixFormat::kInt8 ? cols / 16 : cols / 32;
-}
-
-// Where a warp stands: rows from `base`, columns from group `group`.
-struct Place {
-  int base, group;
-};
-
-__device__ __forceinline__ Lane lane_of(const LinearDecodeSm90& p, int base, int end, int64_t bytes,
-                                        int64_t scale_bytes) {
-  const int row = base + threadIdx.x / 32 / kSlices * kTeamRows + threadIdx.x % 32 / 4;
-  const int64_t upper = min(row, end - 1);  // rows past the end repeat the last
-  const int64_t lower = min(row + 8, end - 1);
-  const auto* data = static_cast<const unsigned char*>(p.weight.data);
-  const auto* scales = static_cast<const unsigned char*>(p.weight.scales);
-  return {data + upper * bytes, data + lower * bytes, scales + upper * scale_bytes,
-          scales + lower * scale_bytes};
-}
-
-template <MatrixFormat kFormat>
-__global__ void __launch_bounds__(kThreads, 1)
-    linear_decode_sm90(const __grid_constant__ LinearDecodeSm90 p) {
-  extern __shared__ __align__(128) unsigned char memory[];
-  auto* sums = reinterpret_cast<float*>(memory);  // [2][warps][kTokensMax][kTeamRows]
-  unsigned char* planes = memory + 2 * kSums * 4;
-  const int rows = static_cast<int>(p.weight.rows);
-  const int cols = static_cast<int>(p.weight.cols);
-  const int first = static_cast<int>(static_cast<int64_t>(rows) * blockIdx.x / gridDim.x);
-  const int end = static_cast<int>(static_cast<int64_t>(rows) * (blockIdx.x + 1) / gridDim.x);
-  if (first == end) {
-    return;
-  }
-  const int g = threadIdx.x % 32 / 4;
-  const int t = threadIdx.x % 4;
-  const int warp = threadIdx.x / 32;
-  const int slice = warp % kSlices;
-  const int groups = cols / kGroupColumns;
-  const int begin_group = groups * slice / kSlices;
-  const int end_group = groups * (slice + 1) / kSlices;
-  const unsigned char* tokens =
-      planes + min(g, 2 * static_cast<int>(p.tokens) - 1) * plane_bytes(cols);
-
-  Step<kFormat> step[2];
-  Place ahead{first, begin_group};
-  Lane lane = lane_of(p, first, end, row_bytes<kFormat>(cols), scale_row_bytes<kFormat>(cols));
-  const auto load = [&](Step<kFormat>& to) {
-    if (ahead.base >= end || begin_group == end_group) {
-      return;
-    }
-    to.load(lane, ahead.group, end_group);
-    ahead.group += Step<kFormat>::kGroups;
-    if (ahead.group >= end_group) {
-      ahead = {ahead.base + kRoundRows, begin_group};
-      lane = lane_of(p, ahead.base, end, row_bytes<kFormat>(cols), scale_row_bytes<kFormat>(cols));
-    }
+template <typename Format, int kTokens>
+__device__ Share share_of(const Launch& p, int part) {
+  const MatrixView& weight = p.args.parts[part].weight;
+  const int64_t all = weight.rows;
+  const int blocks = p.first_block[part + 1] - p.first_block[part];
+  const int block = static_cast<int>(blockIdx.x) - p.first_block[part];
+  Share s;
+  s.cut = cut_of(static_cast<int>(weight.cols), Format::kBytes, Format::kScaleBytes);
+  const auto bound = [&](int i) {
+    const auto row = static_cast<int>(all * i / blocks);
+    return i == blocks ? row : row / s.cut.align * s.cut.align;
   };
-  load(step[0]);
-  load(step[1]);
-  load_tokens<kFormat>(p, planes);
-  __syncthreads();
+  s.first = bound(block);
+  s.rows = bound(block + 1) - s.first;
+  s.tiles = (s.rows + kTileRows - 1) / kTileRows;
+  s.round_tiles = min(kRoundTilesMax, p.sum_bytes / (s.cut.partials() * kTileRows * kTokens * 4));
+  s.data =
+      static_cast<const unsigned char*>(weight.data) + static_cast<int64_t>(s.first) * s.cut.bytes;
+  s.scales = static_cast<const unsigned char*>(weight.scales) +
+             static_cast<int64_t>(s.first) * s.cut.scale_bytes;
+  return s;
+}
 
-  Place now{first, begin_group};
-  float sum[4] = {};
+/// The stages: `depth` of each set, used in turn. Barriers: a full one for each, then an empty one.
+struct Stages {
+  uint32_t barriers;  // shared addresses
+  uint32_t first;
+  int depth;
+  int bytes;
+
+  __device__ int slot(int set, int use) const { return set * kDepthMax + use % depth; }
+  __device__ uint32_t full(int slot) const { return barriers + slot * 8; }
+  __device__ uint32_t empty(int slot) const { return barriers + (kSets * kDepthMax + slot) * 8; }
+  __device__ int place(int set, int use) const { return (set * depth + use % depth) * bytes; }
+  __device__ uint32_t parity(int use) const { return static_cast<uint32_t>(use / depth) & 1u; }
+};
+
+/// Scales of rows that are no whole 16 bytes together: the last of a matrix.
+template <typename Format>
+__device__ __noinline__ void copy_scales(const Share& share, uint32_t to, int tile, int rows) {
+  const int64_t first = static_cast<int64_t>(tile) * kTileRows * share.cut.scale_bytes;
+  const int bytes = rows * share.cut.scale_bytes;
+  for (int i = static_cast<int>(threadIdx.x) % 32 * Format::kScaleBytes; i < bytes;
+       i += 32 * Format::kScaleBytes) {
+    cuda::copy_async<Format::kScaleBytes>(to + static_cast<uint32_t>(i), share.scales + first + i);
+  }
+}
+
+/// One chunk of one tile into a stage, and the scales of the whole tile. A whole warp.
+template <typename Format>
+__device__ __forceinline__ void copy_chunk(const Share& share, uint32_t to, uint32_t full, int tile,
+                                           int chunk) {
+  const Cut& cut = share.cut;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int rows = min(kTileRows, share.rows - tile * kTileRows);
+  const auto row_bytes = static_cast<uint32_t>(share.groups_of(chunk) * Format::kBytes);
+  const auto scale_bytes = static_cast<uint32_t>(rows * cut.scale_bytes);
+  const bool whole = scale_bytes % 16 == 0;
+  const uint32_t scales = to + static_cast<uint32_t>(kTileRows * cut.stride);
+  const unsigned char* from = share.data + static_cast<int64_t>(tile) * kTileRows * cut.bytes +
+                              chunk * cut.chunk_groups * Format::kBytes;
+  if (lane == 0) {
+    cuda::barrier_arrive_expecting(
+        full, static_cast<uint32_t>(rows) * row_bytes + (whole ? scale_bytes : 0u));
+    if (cut.chunks == 1) {
+      cuda::copy_bulk(to, from, static_cast<uint32_t>(rows) * row_bytes, full);
+    }
+    if (whole && scale_bytes > 0) {
+      cuda::copy_bulk(scales,
+                      share.scales + static_cast<int64_t>(tile) * kTileRows * cut.scale_bytes,
+                      scale_bytes, full);
+    }
+  }
+  __syncwarp();
+  if (cut.chunks > 1 && lane < rows) {
+    cuda::copy_bulk(to + static_cast<uint32_t>(lane * cut.stride),
+                    from + static_cast<int64_t>(lane) * cut.bytes, row_bytes, full);
+  }
+  if constexpr (Format::kScaleBytes > 0) {
+    if (!whole) {
+      copy_scales<Format>(share, scales, tile, rows);
+    }
+  }
+  cuda::barrier_arrive_after_copies(full);
+}
+
+/// The warp that copies.
+template <typename Format>
+__device__ __forceinline__ void copy_share(const Share& share, const Stages& stages) {
+  const int early = kSets * stages.depth;
+  int n = 0;
+  for (int tile = 0; tile < share.tiles; ++tile) {
+    for (int chunk = 0; chunk < share.cut.chunks; ++chunk, ++n) {
+      const int set = n % kSets;
+      const int use = n / kSets;
+      if (n == early) {
+        cuda::wait_for_previous();
+      }
+      const int slot = stages.slot(set, use);
+      if (n >= early) {
+        cuda::barrier_wait(stages.empty(slot), stages.parity(use) ^ 1);
+      }
+      copy_chunk<Format>(share, stages.first + static_cast<uint32_t>(stages.place(set, use)),
+                         stages.full(slot), tile, chunk);
+    }
+  }
+  if (n <= early) {
+    cuda::wait_for_previous();
+  }
+}
+
+// Adds the partial sums of a round's rows, ascending, and stores. All workers.
+template <int kTokens>
+__device__ void store_round(const LinearDecodeSm90& args, const DecodePartSm90& part,
+                            const Share& share, const float* sums, int first_tile) {
+  constexpr int kStep = kTileRows * kTokens;
+  const int base = first_tile * kTileRows;
+  const int rows = min(share.round_tiles * kTileRows, share.rows - base);
+  const int tokens = static_cast<int>(args.tokens);
+  for (int i = threadIdx.x; i < rows * tokens; i += kWorkers) {
+    const int token = tokens == 1 ? 0 : i / rows;
+    const int row = i - token * rows;
+    const float* from =
+        sums + row / kTileRows * share.cut.partials() * kStep + token * kTileRows + row % kTileRows;
+    const int64_t at = share.first + base + row;
+    const float add = part.add != nullptr ? __ldcg(part.add + token * part.add_stride + at) : 0.0f;
+    float total = 0.0f;
+    for (int chunk = 0; chunk < share.cut.chunks; ++chunk) {
+      float values[kSetWarps];
+#pragma unroll
+      for (int w = 0; w < kSetWarps; ++w) {
+        values[w] = from[(chunk * kSetWarps + w) * kStep];
+      }
+#pragma unroll
+      for (int w = 0; w < kSetWarps; ++w) {
+        total += values[w];
+      }
+    }
+    part.out[token * part.out_stride + at] = part.add != nullptr ? total + add : total;
+  }
+}
+
+/// The warps that multiply.
+template <typename Format, int kTokens>
+__device__ __forceinline__ void multiply_share(const LinearDecodeSm90& args,
+                                               const DecodePartSm90& part, const Share& share,
+                                               const Stages& stages, const unsigned char* memory,
+                                               float* sums, int sum_floats,
+                                               const unsigned char* planes) {
+  constexpr int kStep = kTileRows * kTokens;
+  const Cut& cut = share.cut;
+  const int cols = cut.groups * kGroupColumns;
+  const int tokens = static_cast<int>(args.tokens);
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int set = warp / kSetWarps;
+  const int own = warp % kSetWarps;
+  const int row = static_cast<int>(threadIdx.x) % 32 / 4;
+  Format products;
+  int tile = set / cut.chunks;
+  int chunk = set % cut.chunks;
+  int use = 0;
   int buffer = 0;
-  const auto finish = [&] {
-    float* to = sums + buffer * kSums + (warp * kTokensMax + t) * kTeamRows + g;
-    to[0] = sum[0] + sum[1];
-    to[8] = sum[2] + sum[3];
-    sum[0] = sum[1] = sum[2] = sum[3] = 0.0f;
-    __syncthreads();
-    store_round<kFormat>(p, sums + buffer * kSums, now.base, end);
+  for (int base = 0; base < share.tiles; base += share.round_tiles) {
+    const int end = min(share.tiles, base + share.round_tiles);
+    float* round = sums + buffer * sum_floats;
+    while (tile < end) {
+      const int slot = stages.slot(set, use);
+      const int groups = share.groups_of(chunk);
+      cuda::barrier_wait(stages.full(slot), stages.parity(use));
+      const unsigned char* stage = memory + stages.place(set, use);
+      const unsigned char* data = stage + row * cut.stride;
+      const unsigned char* scales = stage + kTileRows * cut.stride + row * cut.scale_bytes +
+                                    chunk * cut.chunk_groups * Format::kScaleBytes;
+#pragma unroll 2
+      for (int group = own; group < groups; group += kSetWarps) {
+        const unsigned char* at = data + group * Format::kBytes;
+        const unsigned char* scales_at = scales + group * Format::kScaleBytes;
+        products.multiply({at, at + 8 * cut.stride, scales_at, scales_at + 8 * cut.scale_bytes},
+                          planes, cols, tokens, chunk * cut.chunk_groups + group);
+      }
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) {
+        cuda::barrier_arrive(stages.empty(slot));
+      }
+      products.finish(round + ((tile - base) * cut.partials() + chunk * kSetWarps + own) * kStep,
+                      tokens);
+      ++use;
+      chunk += kSets;
+      while (chunk >= cut.chunks) {
+        chunk -= cut.chunks;
+        ++tile;
+      }
+    }
+    sync_workers();
+    store_round<kTokens>(args, part, share, round, base);
     buffer ^= 1;
-    now = {now.base + kRoundRows, begin_group};
-  };
-  const auto multiply = [&](const Step<kFormat>& from) {
-    if (begin_group < end_group) {
-      from.multiply(tokens, now.group, end_group, sum);
-    }
-    now.group += Step<kFormat>::kGroups;
-    if (now.group >= end_group) {
-      finish();
-    }
-  };
-  while (true) {
-    multiply(step[0]);
-    load(step[0]);
-    if (now.base >= end) {
-      break;
-    }
-    multiply(step[1]);
-    load(step[1]);
-    if (now.base >= end) {
-      break;
-    }
   }
 }
 
-int shared_bytes(int64_t tokens, int64_t cols) {
-  return 2 * kSums * 4 + 2 * static_cast<int>(tokens) * plane_bytes(static_cast<int>(cols));
+template <MatrixFormat kFormat, int kTokens>
+__device__ __forceinline__ void run_part(const Launch& p, int index, unsigned char* memory) {
+  using Format = Products<kFormat, kTokens>;
+  const DecodePartSm90& part = p.args.parts[index];
+  const Share share = share_of<Format, kTokens>(p, index);
+  unsigned char* first = memory + kBarrierBytes;
+  auto* sums = reinterpret_cast<float*>(first + kSets * p.depth * p.stage_bytes);
+  unsigned char* planes = first + kSets * p.depth * p.stage_bytes + 2 * p.sum_bytes;
+  const Stages stages = {cuda::shared_address(memory), cuda::shared_address(first), p.depth,
+                         p.stage_bytes};
+  if (threadIdx.x >= kWorkers) {
+    copy_share<Format>(share, stages);
+    return;
+  }
+  const int cols = share.cut.groups * kGroupColumns;
+  if (p.args.tokens == 1 && cols <= 8 * kWorkers &&
+      part.in.kind == DecodeInputSm90::Kind::kNormed) {
+    prepare_one<kFormat, kTokens>(p.args, part.in, cols, planes);
+  } else {
+    cuda::wait_for_previous();
+    prepare_input<kFormat, kTokens>(p.args, part.in, cols, planes);
+  }
+  sync_workers();
+  multiply_share<Format, kTokens>(p.args, part, share, stages, first, sums, p.sum_bytes / 4,
+                                  planes);
 }
 
-template <MatrixFormat kFormat>
-cudaError_t launch(const LinearDecodeSm90& args, cudaStream_t stream) {
-  const int bytes = shared_bytes(args.tokens, args.weight.cols);
-  cudaError_t error = cudaFuncSetAttribute(linear_decode_sm90<kFormat>,
-                                           cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+template <int kTokens>
+__global__ void __launch_bounds__(kThreads, 2)
+    linear_decode_sm90(const __grid_constant__ Launch p) {
+  extern __shared__ __align__(128) unsigned char memory[];
+  if (threadIdx.x == 0) {
+    constexpr int kSlots = kSets * kDepthMax;
+    for (int i = 0; i < kSlots; ++i) {
+      cuda::barrier_init(cuda::shared_address(memory) + i * 8, 1 + 32);
+      cuda::barrier_init(cuda::shared_address(memory) + (kSlots + i) * 8, kSetWarps);
+    }
+    cuda::barrier_init_done();
+  }
+  __syncthreads();
+  int part = 0;
+  while (static_cast<int>(blockIdx.x) >= p.first_block[part + 1]) {
+    ++part;
+  }
+  switch (p.args.parts[part].weight.format) {
+    case MatrixFormat::kBf16:
+      run_part<MatrixFormat::kBf16, kTokens>(p, part, memory);
+      break;
+    case MatrixFormat::kInt8:
+      run_part<MatrixFormat::kInt8, kTokens>(p, part, memory);
+      break;
+    default:
+      run_part<MatrixFormat::kMxfp4, kTokens>(p, part, memory);
+      break;
+  }
+}
+
+/// Bytes of a part's tokens.
+int input_bytes(const MatrixView& weight, int64_t tokens) {
+  const int cols = static_cast<int>(weight.cols);
+  const auto count = static_cast<int>(tokens);
+  if (weight.format == MatrixFormat::kInt8) {
+    using Format = Products<MatrixFormat::kInt8, 2>;
+    return count * (2 * Format::plane_bytes(cols) + Format::scale_bytes(cols));
+  }
+  return count * 2 * Bf16Tokens<2>::plane_bytes(cols);
+}
+
+Cut cut_of(const MatrixView& weight) {
+  const int cols = static_cast<int>(weight.cols);
+  switch (weight.format) {
+    case MatrixFormat::kBf16:
+      return cut_of(cols, Products<MatrixFormat::kBf16, 2>::kBytes, 0);
+    case MatrixFormat::kInt8:
+      return cut_of(cols, Products<MatrixFormat::kInt8, 2>::kBytes,
+                    Products<MatrixFormat::kInt8, 2>::kScaleBytes);
+    default:
+      return cut_of(cols, Products<MatrixFormat::kMxfp4, 2>::kBytes,
+                    Products<MatrixFormat::kMxfp4, 2>::kScaleBytes);
+  }
+}
+
+/// How shared memory is cut for `tokens` tokens.
+struct Room {
+  int stage_bytes = 0;
+  int sum_bytes = 0;
+  int input_bytes = 0;
+
+  void add(const MatrixView& weight, int64_t tokens) {
+    const Cut cut = cut_of(weight);
+    const int tile_sums = cut.partials() * kTileRows * (tokens <= 2 ? 2 : 4) * 4;
+    stage_bytes = std::max(stage_bytes, (cut.stage_bytes() + 127) / 128 * 128);
+    sum_bytes = std::max({sum_bytes, kRoundBytes, tile_sums});
+    input_bytes = std::max(input_bytes, triax::dense::input_bytes(weight, tokens));
+  }
+  int bytes(int depth) const {
+    return kBarrierBytes + kSets * depth * stage_bytes + 2 * sum_bytes + input_bytes;
+  }
+  bool fits(int depth) const { return bytes(depth) <= kSharedMax; }
+};
+
+Room room_of(const LinearDecodeSm90& args, int64_t tokens) {
+  Room room;
+  for (int i = 0; i < args.count; ++i) {
+    room.add(args.parts[i].weight, tokens);
+  }
+  return room;
+}
+
+/// Blocks of each part by its bytes, one at least; false where there are more parts than blocks.
+bool deal_blocks(const LinearDecodeSm90& args, int blocks,
+                 int (&first)[kLinearDecodePartsMax + 1]) {
+  double total = 0.0;
+  for (int i = 0; i < args.count; ++i) {
+    total += static_cast<double>(args.parts[i].weight.bytes());
+  }
+  int count[kLinearDecodePartsMax] = {};
+  int largest = 0;
+  int left = blocks;
+  for (int i = 0; i < args.count; ++i) {
+    const double share = static_cast<double>(args.parts[i].weight.bytes()) / total;
+    count[i] = std::max(1, static_cast<int>(share * blocks + 0.5));
+    left -= count[i];
+    largest = count[i] > count[largest] ? i : largest;
+  }
+  count[largest] += left;
+  first[0] = 0;
+  for (int i = 0; i < kLinearDecodePartsMax; ++i) {
+    first[i + 1] = first[i] + count[i];
+  }
+  return count[largest] > 0;
+}
+
+cudaError_t multiprocessors(int* count) {
   int device = 0;
-  int processors = 0;
-  if (error == cudaSuccess) {
-    error = cudaGetDevice(&device);
-  }
-  if (error == cudaSuccess) {
-    error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-  }
+  const cudaError_t error = cudaGetDevice(&device);
+  return error != cudaSuccess
+             ? error
+             : cudaDeviceGetAttribute(count, cudaDevAttrMultiProcessorCount, device);
+}
+
+template <int kTokens>
+cudaError_t launch(const Launch& launch, int blocks, int bytes, cudaStream_t stream) {
+  const cudaError_t error = cudaFuncSetAttribute(
+      linear_decode_sm90<kTokens>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error != cudaSuccess) {
     return error;
   }
-  linear_decode_sm90<kFormat><<<static_cast<unsigned>(processors), kThreads, bytes, stream>>>(args);
-  return cudaGetLastError();
+  return cuda::launch_overlapping(linear_decode_sm90<kTokens>, dim3(static_cast<unsigned>(blocks)),
+                                  kThreads, bytes, stream, launch.args.overlap, launch);
+}
+
+/// The call for `count` tokens from `first`.
+LinearDecodeSm90 tokens_of(const LinearDecodeSm90& args, int64_t first, int64_t count) {
+  LinearDecodeSm90 call = args;
+  call.tokens = count;
+  for (int i = 0; i < args.count; ++i) {
+    DecodePartSm90& part = call.parts[i];
+    part.in.a += first * part.in.a_stride;
+    part.in.b = part.in.b != nullptr ? part.in.b + first * part.in.b_stride : nullptr;
+    part.out += first * part.out_stride;
+    part.add = part.add != nullptr ? part.add + first * part.add_stride : nullptr;
+  }
+  const int64_t cols = args.parts[0].weight.cols;
+  call.sum = args.sum != nullptr ? args.sum + first * cols : nullptr;
+  call.x = args.x != nullptr ? args.x + first * cols : nullptr;
+  return call;
+}
+
+/// Two stages a set where blocks work for long: room for the next kernel's block is worth less
+/// then.
+bool works_long(const LinearDecodeSm90& args, int blocks) {
+  int64_t rows = 0;
+  for (int i = 0; i < args.count; ++i) {
+    rows += args.parts[i].weight.rows;
+  }
+  return rows > int64_t{kDeepTiles} * kTileRows * blocks;
+}
+
+/// As many launches as the tokens of wide matrices need: one, mostly.
+cudaError_t launch_all(const LinearDecodeSm90& args, cudaStream_t stream) {
+  int64_t fit = args.tokens;
+  while (fit > 1 && !room_of(args, fit).fits(1)) {
+    --fit;
+  }
+  const Room room = room_of(args, fit);
+  int blocks = 0;
+  if (const cudaError_t error = multiprocessors(&blocks); error != cudaSuccess) {
+    return error;
+  }
+  const int depth = works_long(args, blocks) && room.fits(kDepthMax) ? kDepthMax : 1;
+  for (int64_t first = 0; first < args.tokens; first += fit) {
+    Launch part{tokens_of(args, first, std::min(fit, args.tokens - first)),
+                {},
+                depth,
+                room.stage_bytes,
+                room.sum_bytes};
+    if (!deal_blocks(part.args, blocks, part.first_block)) {
+      return cudaErrorNotSupported;
+    }
+    const cudaError_t error = part.args.tokens <= 2
+                                  ? launch<2>(part, blocks, room.bytes(depth), stream)
+                                  : launch<4>(part, blocks, room.bytes(depth), stream);
+    if (error != cudaSuccess) {
+      return error;
+    }
+  }
+  return cudaSuccess;
+}
+
+/// Whether copies can take the part's rows as they lie.
+bool is_aligned(const DecodePartSm90& part) {
+  const auto address = [](const void* p) { return reinterpret_cast<uintptr_t>(p); };
+  return (address(part.weight.data) | address(part.weight.scales) | address(part.in.a) |
+          address(part.in.b) | address(part.in.norm_weight)) %
+                 16 ==
+             0 &&
+         (part.in.a_stride | part.in.b_stride) % 4 == 0;
 }
 
 }  // namespace
@@ -398,27 +499,37 @@ cudaError_t launch(const LinearDecodeSm90& args, cudaStream_t stream) {
 bool linear_decode_sm90_supports(const MatrixView& weight, int64_t tokens) {
   const bool known = weight.format == MatrixFormat::kBf16 || weight.format == MatrixFormat::kInt8 ||
                      weight.format == MatrixFormat::kMxfp4;
-  return known && weight.rows >= 0 && weight.rows < 1 << 30 && weight.cols > 0 &&
-         weight.cols % kGroupColumns == 0 && tokens >= 0 && tokens <= kLinearDecodeTokensMax &&
-         weight.cols < 1 << 17 && shared_bytes(tokens, weight.cols) <= kSharedMax;
+  if (!known || weight.rows < 0 || weight.rows >= 1 << 30 || weight.cols <= 0 ||
+      weight.cols % kGroupColumns != 0 || weight.cols >= 1 << 17 || tokens < 0 ||
+      tokens > kLinearDecodeTokensMax) {
+    return false;
+  }
+  Room room;
+  room.add(weight, 1);
+  return room.fits(1);
 }
 
 extern "C" int triax_cuda_linear_decode_sm90(const LinearDecodeSm90* args, void* stream) {
-  if (!linear_decode_sm90_supports(args->weight, args->tokens)) {
+  const auto by_products =
+      reinterpret_cast<uintptr_t>(args->sum) | reinterpret_cast<uintptr_t>(args->x);
+  if (args->count < 0 || args->count > kLinearDecodePartsMax || by_products % 16 != 0) {
     return cudaErrorNotSupported;
   }
-  if (args->tokens == 0 || args->weight.rows == 0) {
+  LinearDecodeSm90 call = *args;
+  call.count = 0;
+  for (int i = 0; i < args->count; ++i) {
+    if (!linear_decode_sm90_supports(args->parts[i].weight, args->tokens) ||
+        !is_aligned(args->parts[i])) {
+      return cudaErrorNotSupported;
+    }
+    if (args->parts[i].weight.rows > 0) {
+      call.parts[call.count++] = args->parts[i];
+    }
+  }
+  if (args->tokens == 0 || call.count == 0) {
     return cudaSuccess;
   }
-  auto* queue = static_cast<cudaStream_t>(stream);
-  switch (args->weight.format) {
-    case MatrixFormat::kBf16:
-      return launch<MatrixFormat::kBf16>(*args, queue);
-    case MatrixFormat::kInt8:
-      return launch<MatrixFormat::kInt8>(*args, queue);
-    default:
-      return launch<MatrixFormat::kMxfp4>(*args, queue);
-  }
+  return launch_all(call, static_cast<cudaStream_t>(stream));
 }
 
 }  // namespace triax::dense

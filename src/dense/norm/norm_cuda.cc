@@ -14,7 +14,8 @@ Status rms_norm_cuda(const Device& device, const RmsNormArgs& args) {
                             .out = args.out.data<float>(),
                             .out_stride = args.out.stride(0),
                             .rows = args.in.size(0),
-                            .size = args.in.size(1)};
+                            .size = args.in.size(1),
+                            .overlap = device.cuda->is_sm90()};
   return device.cuda->launch("triax_cuda_rms_norm", &cuda);
 }
 
