@@ -1,5 +1,7 @@
 // The recurrence token by token: a block holds some rows of one head's state in registers and walks
 // its sequence. Every token is computed alike, wherever a call begins: any split gives equal bits.
+#include <cuda_bf16.h>
+
 #include "device/cuda/block.cuh"
 #include "sequence/kda/kda_cuda.h"
 
@@ -250,25 +252,30 @@ __global__ void __launch_bounds__(kThreads) kda_recurrence(KdaCuda args, int64_t
 constexpr int kOutputThreads = 128;
 constexpr int kOutputWarps = kOutputThreads / cuda::kWarp;
 
+__device__ float as_float(float x) { return x; }
+__device__ float as_float(__nv_bfloat16 x) { return __bfloat162float(x); }
+
 /// A warp for each token and head.
-__global__ void kda_output_rows(KdaOutputCuda args) {
+template <typename In>
+__global__ void kda_output_rows(KdaOutputCuda args, const In* all) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kOutputWarps + threadIdx.x / cuda::kWarp;
   if (row >= args.tokens * args.heads) {
     return;
   }
   const int64_t t = row / args.heads;
   const int64_t h = row % args.heads;
-  const float* in = args.in.data + t * args.in.token + h * args.in.head;
+  const In* in = all + t * args.in.token + h * args.in.head;
   const float* gate = args.gate.data + t * args.gate.token + h * args.gate.head;
   float* out = args.out + t * args.out_token + h * args.out_head;
   float sum = 0.0f;
   for (int64_t i = threadIdx.x % cuda::kWarp; i < args.values; i += cuda::kWarp) {
-    sum = fmaf(in[i], in[i], sum);
+    const float x = as_float(in[i]);
+    sum = fmaf(x, x, sum);
   }
   const float mean = cuda::warp_sum(sum) / static_cast<float>(args.values);
   const float scale = 1.0f / sqrtf(mean + args.eps);
   for (int64_t i = threadIdx.x % cuda::kWarp; i < args.values; i += cuda::kWarp) {
-    out[i] = in[i] * scale * args.weight[i] * cuda::sigmoid(gate[i]);
+    out[i] = as_float(in[i]) * scale * args.weight[i] * cuda::sigmoid(gate[i]);
   }
 }
 
@@ -298,7 +305,13 @@ int triax_cuda_kda_output(const KdaOutputCuda* args, void* stream) {
   const int64_t rows = args->tokens * args->heads;
   if (rows > 0 && args->values > 0) {
     const auto blocks = static_cast<unsigned>(cuda::blocks_for(rows, kOutputWarps));
-    kda_output_rows<<<blocks, kOutputThreads, 0, static_cast<cudaStream_t>(stream)>>>(*args);
+    const auto queue = static_cast<cudaStream_t>(stream);
+    if (args->in_bf16 != nullptr) {
+      kda_output_rows<<<blocks, kOutputThreads, 0, queue>>>(
+          *args, static_cast<const __nv_bfloat16*>(args->in_bf16));
+    } else {
+      kda_output_rows<<<blocks, kOutputThreads, 0, queue>>>(*args, args->in.data);
+    }
   }
   return cudaGetLastError();
 }

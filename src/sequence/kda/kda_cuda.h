@@ -70,9 +70,10 @@ struct KdaOutputCuda {
   int64_t tokens;
   int64_t heads;
   int64_t values;
+  const void* in_bf16 = nullptr;  // not null: `in` as bf16, in.data unused, strides in elements
 };
 
-/// Aliasing   out may be in
+/// Aliasing   out may be in where both are float32
 /// Errors     a cudaError_t as int; enqueues only
 extern "C" int triax_cuda_kda_output(const KdaOutputCuda* args, void* stream);
 

@@ -2,9 +2,10 @@
 
 #include "dense/linear/linear_bf16_cuda.h"
 #include "device/cuda/cuda_queue.h"
+#include "sequence/kda/kda_cuda.h"
 #include "sequence/kda/kda_decode_cuda.h"
 #include "sequence/kda/kda_fused_cuda.h"
-#include "sequence/short_conv/short_conv.h"
+#include "sequence/short_conv/short_conv_cuda.h"
 
 namespace triax::sequence {
 namespace {
@@ -34,6 +35,7 @@ Result<bool> decode(const Device& device, const KdaFusedArgs& args) {
   const int64_t width = heads * kDim;
   const float* qkv = args.qkv.data<float>();
   KdaDecodeCuda cuda;
+  cuda.start = Start::kOverlapPrevious;  // what is in front are projections
   cuda.batch = kda.out.size(0);
   cuda.tokens.heads = heads;
   cuda.tokens.lower_bound = kda.lower_bound;
@@ -86,12 +88,43 @@ struct Rounded {
   const void* beta;
 };
 
-Result<Rounded> round_inputs(const Device& device, const KdaFusedArgs& args, ConstTensorView conv,
+/// The convolution, its outputs rounded to bf16 as they are stored, [T, 3 H 128] dense.
+Result<const void*> convolved(const Device& device, const KdaFusedArgs& args,
+                              Workspace::Scope& scope) {
+  const Result<const int64_t*> cu_seqlens = device.cuda->stage(args.kda.cu_seqlens);
+  const Result<const int32_t*> slots = device.cuda->stage(args.kda.slots);
+  if (!cu_seqlens.ok() || !slots.ok()) {
+    return !cu_seqlens.ok() ? cu_seqlens.status() : slots.status();
+  }
+  const int64_t tokens = args.qkv.size(0);
+  const int64_t channels = args.qkv.size(1);
+  const ShortConvCuda cuda = {.in = args.qkv.data<float>(),
+                              .in_stride = args.qkv.stride(0),
+                              .weight = args.conv_weight.data<float>(),
+                              .weight_stride = args.conv_weight.stride(0),
+                              .cu_seqlens = *cu_seqlens,
+                              .slots = *slots,
+                              .sequences = static_cast<int64_t>(args.kda.slots.size()),
+                              .windows = args.windows.data<float>(),
+                              .window_slot = args.windows.stride(0),
+                              .window_tap = args.windows.stride(1),
+                              .out = scope.take<uint16_t>(tokens * channels),
+                              .out_stride = channels,
+                              .tokens = tokens,
+                              .channels = channels,
+                              .out_bf16 = true};
+  if (Status s = device.cuda->launch("triax_cuda_short_conv", &cuda); !s.ok()) {
+    return s;
+  }
+  return static_cast<const void*>(cuda.out);
+}
+
+Result<Rounded> round_inputs(const Device& device, const KdaFusedArgs& args,
                              Workspace::Scope& scope) {
   const ConstTensorView& decay = args.kda.decay_logit;
   const ConstTensorView& beta = args.kda.beta_logit;
-  const int64_t tokens = conv.size(0);
-  const auto qkv = rounded(device, conv.data<float>(), conv.stride(0), tokens, conv.size(1), scope);
+  const int64_t tokens = args.qkv.size(0);
+  const auto qkv = convolved(device, args, scope);
   const auto z = rounded(device, decay.data<float>(), decay.stride(0), tokens,
                          decay.size(1) * decay.size(2), scope);
   const auto b = rounded(device, beta.data<float>(), beta.stride(0), tokens, beta.size(1), scope);
@@ -147,17 +180,7 @@ Status prefill(const Device& device, const KdaFusedArgs& args) {
   const KdaArgs& kda = args.kda;
   const int64_t tokens = args.qkv.size(0);
   const int64_t width = kda.out.size(1) * kDim;
-  const TensorView conv(scope.take<float>(tokens * 3 * width), {tokens, 3 * width});
-  if (Status s = short_conv(device, {.in = args.qkv,
-                                     .weight = args.conv_weight,
-                                     .cu_seqlens = kda.cu_seqlens,
-                                     .slots = kda.slots,
-                                     .windows = args.windows,
-                                     .out = conv});
-      !s.ok()) {
-    return s;
-  }
-  const Result<Rounded> in = round_inputs(device, args, conv, scope);
+  const Result<Rounded> in = round_inputs(device, args, scope);
   if (!in.ok()) {
     return in.status();
   }
@@ -165,20 +188,19 @@ Status prefill(const Device& device, const KdaFusedArgs& args) {
   if (Status s = launch_prefill(device, args, *in, out); !s.ok()) {
     return s;
   }
-  const dense::RoundRowsCuda widen = {.in = out,
-                                      .in_stride = width,
-                                      .out = kda.out.raw(),
-                                      .out_stride = kda.out.stride(0),
-                                      .rows = tokens,
-                                      .size = width};
-  if (Status s = device.cuda->launch("triax_cuda_widen_rows", &widen); !s.ok()) {
-    return s;
-  }
-  return kda_output(device, {.in = kda.out,
-                             .weight = args.norm_weight,
-                             .eps = args.norm_eps,
-                             .gate_logit = args.gate_logit,
-                             .out = kda.out});
+  const KdaOutputCuda output = {
+      .in = {nullptr, width, kDim},
+      .weight = args.norm_weight.data<float>(),
+      .eps = args.norm_eps,
+      .gate = {args.gate_logit.data<float>(), args.gate_logit.stride(0), args.gate_logit.stride(1)},
+      .out = kda.out.data<float>(),
+      .out_token = kda.out.stride(0),
+      .out_head = kda.out.stride(1),
+      .tokens = tokens,
+      .heads = kda.out.size(1),
+      .values = kDim,
+      .in_bf16 = out};
+  return device.cuda->launch("triax_cuda_kda_output", &output);
 }
 
 }  // namespace

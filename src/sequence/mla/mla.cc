@@ -89,6 +89,10 @@ Status check_mla(const Device& device, const MlaArgs& args, MlaProblem& problem)
   shapes.f32("q", args.q, {"T", "H", "D+E"})
       .typed("pages.pool", args.pages.pool, pool_type(device, args.pages), {"P", "64", "R+E"})
       .matrix("kv_b", args.kv_b, "H*(D+V)", "R")
+      .require(args.kv_b_bf16.empty() ||
+                   (args.kv_b_bf16.format == MatrixFormat::kBf16 &&
+                    args.kv_b_bf16.rows == args.kv_b.rows && args.kv_b_bf16.cols == args.kv_b.cols),
+               "kv_b_bf16 is not kv_b in bf16")
       .bind("V", args.value_dim)
       .f32("out", args.out, {"T", "H", "V"});
   if (!args.gate_logit.empty()) {

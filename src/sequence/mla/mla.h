@@ -53,6 +53,7 @@ struct MlaArgs {
   int64_t absorbed_tokens_max = 1;  // >= 1: longer sequences expand keys and values
   ConstTensorView gate_logit;       // [T, H, V]; empty: no gate
   TensorView out;                   // [T, H, V]
+  MatrixView kv_b_bf16 = {};  // kv_b rounded to bf16, for a bf16 pool; empty: made in each call
 };
 
 /// A sequence of one new token (or up to absorbed_tokens_max) attends in latent space (absorbed

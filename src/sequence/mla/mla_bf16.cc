@@ -82,7 +82,9 @@ Status Bf16Attention::prepare() {
     return s;
   }
   kv_b_ = static_cast<const uint16_t*>(args_.kv_b.data);
-  if (args_.kv_b.format != MatrixFormat::kBf16) {
+  if (args_.kv_b.format != MatrixFormat::kBf16 && !args_.kv_b_bf16.empty()) {
+    kv_b_ = static_cast<const uint16_t*>(args_.kv_b_bf16.data);
+  } else if (args_.kv_b.format != MatrixFormat::kBf16) {
     auto* unpacked = take(args_.kv_b.rows * args_.kv_b.cols);
     kv_b_ = unpacked;
     const dense::UnpackBf16Cuda cuda = {args_.kv_b, unpacked};

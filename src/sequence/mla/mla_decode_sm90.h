@@ -44,7 +44,7 @@ struct MlaDecodeSm90 {
 
 /// A long sequence is attended in parts of this many tokens, summed apart and merged in order. It
 /// depends on the sequence's length alone, so that no result depends on the batch.
-constexpr int64_t kMlaSplitShort = 512;  // of sequences of up to kMlaLengthShort tokens
+constexpr int64_t kMlaSplitShort = 256;  // of sequences of up to kMlaLengthShort tokens
 constexpr int64_t kMlaLengthShort = 8192;
 constexpr int64_t kMlaSplitMiddle = 1024;
 constexpr int64_t kMlaLengthMiddle = 32768;

@@ -1,5 +1,7 @@
 // The short convolution on the GPU: one kernel for the outputs, one for the windows after it, since
 // a short sequence's new window still holds a part of the old one.
+#include <cuda_bf16.h>
+
 #include "device/cuda/block.cuh"
 #include "sequence/short_conv/short_conv.h"
 #include "sequence/short_conv/short_conv_cuda.h"
@@ -26,13 +28,23 @@ __device__ void load_taps(const ShortConvCuda& args, int64_t c, float (&taps)[kS
   }
 }
 
+template <typename Out>
+__device__ Out to_out(float x) {
+  if constexpr (sizeof(Out) == 4) {
+    return x;
+  } else {
+    return __float2bfloat16(x);
+  }
+}
+
 /// Tokens [begin, end) of sequence n, given relative to it; the last raw inputs stay in registers.
+template <typename Out>
 __device__ void convolve(const ShortConvCuda& args, int64_t n, int64_t begin, int64_t end,
                          int64_t c, const float (&taps)[kShortConvTaps]) {
-  float* out = args.out + args.cu_seqlens[n] * args.out_stride + c;
+  Out* out = static_cast<Out*>(args.out) + args.cu_seqlens[n] * args.out_stride + c;
   if (args.slots[n] < 0) {
     for (int64_t t = begin; t < end; ++t) {
-      out[t * args.out_stride] = 0.0f;
+      out[t * args.out_stride] = to_out<Out>(0.0f);
     }
     return;
   }
@@ -48,10 +60,11 @@ __device__ void convolve(const ShortConvCuda& args, int64_t n, int64_t begin, in
       u[i] = i < kWindow ? u[i + 1] : raw_input(args, n, t, c);
       sum = fmaf(taps[i], u[i], sum);
     }
-    out[t * args.out_stride] = cuda::silu(sum);
+    out[t * args.out_stride] = to_out<Out>(cuda::silu(sum));
   }
 }
 
+template <typename Out>
 __global__ void short_conv_outputs(ShortConvCuda args) {
   const int64_t c = static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x;
   if (c >= args.channels) {
@@ -65,7 +78,7 @@ __global__ void short_conv_outputs(ShortConvCuda args) {
     const int64_t n = cuda::group_of(args.cu_seqlens, args.sequences, t);
     const int64_t first = args.cu_seqlens[n];
     const int64_t end = min(stop, args.cu_seqlens[n + 1]);
-    convolve(args, n, t - first, end - first, c, taps);
+    convolve<Out>(args, n, t - first, end - first, c, taps);
     t = end;
   }
 }
@@ -92,7 +105,9 @@ int triax_cuda_short_conv(const ShortConvCuda* args, void* stream) {
   const auto columns = static_cast<unsigned>(cuda::blocks_for(args->channels, kThreads));
   const auto cuda_stream = static_cast<cudaStream_t>(stream);
   const auto runs = static_cast<unsigned>(cuda::blocks_for(args->tokens, kRun));
-  short_conv_outputs<<<dim3(runs, columns), kThreads, 0, cuda_stream>>>(*args);
+  const auto outputs =
+      args->out_bf16 ? short_conv_outputs<__nv_bfloat16> : short_conv_outputs<float>;
+  outputs<<<dim3(runs, columns), kThreads, 0, cuda_stream>>>(*args);
   short_conv_windows<<<dim3(static_cast<unsigned>(args->sequences), columns), kThreads, 0,
                        cuda_stream>>>(*args);
   return cudaGetLastError();

@@ -20,10 +20,11 @@ struct ShortConvCuda {
   float* windows;
   int64_t window_slot;
   int64_t window_tap;
-  float* out;
+  void* out;
   int64_t out_stride;
   int64_t tokens;
   int64_t channels;
+  bool out_bf16 = false;  // out is bf16, its stride in elements
 };
 
 /// Invariance any split of a sequence gives the same bits
