@@ -7,6 +7,7 @@
 #include "dense/rows/rows.h"
 #include "width/latent_moe/expert_groups.h"
 #include "width/latent_moe/latent_moe_internal.h"
+#include "width/situ/gated_linear.h"
 
 namespace triax::width::internal {
 namespace {
@@ -245,11 +246,14 @@ Status gated_mlp_parts(const Device& device, const MlpWeights& weights,
   const TensorView gate = both.slice(1, 0, hidden);
   const TensorView up = both.slice(1, hidden, 2 * hidden);
   const Product halves[] = {{in, weights.gate, gate}, {in, weights.up, up}};
-  Status status = dense::linear(device, halves, precision);
-  if (status.ok()) {
-    status = gated_activation(device, activation, gate, up, gate);
-  }
-  return status.ok() ? dense::linear(device, {gate, weights.down, out}, precision) : status;
+  const Status status = dense::linear(device, halves, precision);
+  return status.ok() ? gated_linear(device, {.activation = activation,
+                                             .gate = gate,
+                                             .up = up,
+                                             .down = weights.down,
+                                             .precision = precision,
+                                             .out = out})
+                     : status;
 }
 
 Status latent_moe_cpu(const Device& device, const LatentMoeArgs& args) {

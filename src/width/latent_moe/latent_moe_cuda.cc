@@ -6,11 +6,11 @@
 #include <algorithm>
 
 #include "dense/norm/norm.h"
-#include "dense/rows/rows.h"
 #include "device/cuda/cuda_queue.h"
 #include "width/latent_moe/latent_moe_internal.h"
 #include "width/latent_moe/moe_decode_sm90.h"
 #include "width/latent_moe/moe_prefill_sm90.h"
+#include "width/situ/gated_linear.h"
 
 namespace triax::width::internal {
 namespace {
@@ -346,13 +346,27 @@ Status Layer::finish(TensorView sum) {
   if (empty(weights_.shared)) {
     return {};
   }
-  const TensorView shared = take_matrix(scope_, tokens_, args_.in.size(1));
-  if (Status s = gated_mlp_parts(device_, weights_.shared, args_.activation, args_.dense_precision,
-                                 args_.in, shared);
-      !s.ok()) {
-    return s;
+  ConstTensorView gate = args_.shared_gate;
+  ConstTensorView up = args_.shared_up;
+  if (gate.empty()) {
+    const int64_t hidden = weights_.shared.gate.rows;
+    const TensorView both = take_matrix(scope_, tokens_, 2 * hidden);
+    const dense::Product halves[] = {
+        {args_.in, weights_.shared.gate, both.slice(1, 0, hidden)},
+        {args_.in, weights_.shared.up, both.slice(1, hidden, 2 * hidden)}};
+    if (Status s = dense::linear(device_, halves, args_.dense_precision); !s.ok()) {
+      return s;
+    }
+    gate = halves[0].out;
+    up = halves[1].out;
   }
-  return dense::add_rows(device_, shared, args_.out);
+  return gated_linear(device_, {.activation = args_.activation,
+                                .gate = gate,
+                                .up = up,
+                                .down = weights_.shared.down,
+                                .precision = args_.dense_precision,
+                                .add = args_.out,
+                                .out = args_.out});
 }
 
 }  // namespace

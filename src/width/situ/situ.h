@@ -2,18 +2,13 @@
 #pragma once
 
 #include "base/status.h"
+#include "dense/linear/gating.h"
 #include "device/device.h"
 #include "tensor/tensor.h"
 
 namespace triax::width {
 
-/// kSilu: gate * sigmoid(gate) * up
-/// kSitu: beta tanh(gate / beta) sigmoid(gate) * linear_beta tanh(up / linear_beta)
-struct Activation {
-  enum class Kind { kSilu, kSitu } kind = Kind::kSilu;
-  float beta = 4.0f;          // kSitu only
-  float linear_beta = 25.0f;  // kSitu only
-};
+using Activation = dense::Gating;
 
 /// out = act(gate, up), element by element.
 /// Shapes     gate, up, out [T, F] float32, rows strided

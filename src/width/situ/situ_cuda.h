@@ -15,10 +15,12 @@ struct GatedActivationCuda {
   int64_t gate_stride;
   const float* up;
   int64_t up_stride;
-  float* out;
+  void* out;
   int64_t out_stride;
   int64_t rows;
   int64_t size;
+  bool out_bf16 = false;  // out is bf16, its stride in elements
+  bool overlap = false;   // may start while the kernel in front runs, and wait for it: Hopper
 };
 
 /// Precision  float32; large inputs saturate, no NaN
