@@ -1,5 +1,6 @@
 // The width axis of a layer: a dense gated MLP or a mixture of experts (spec 2.5).
 #include "model/step.h"
+#include "width/situ/gated_linear.h"
 
 namespace triax::model {
 namespace {
@@ -11,30 +12,73 @@ width::Activation activation_of(const checkpoint::ActivationConfig& config) {
           .linear_beta = config.linear_beta};
 }
 
+/// The two halves of a gated hidden layer, side by side as their weights may lie.
+struct Hidden {
+  TensorView gate, up;  // [T, F]
+};
+
+/// Norm and hidden layer of a gated MLP; empty without weights: the norm alone.
+Result<Hidden> make_hidden(const Step& step, std::string_view name, const width::MlpWeights& mlp,
+                           const dense::NormInput& input, Workspace::Scope& scope) {
+  const int64_t width = mlp.gate.rows;
+  const TensorView both = take(scope, step.tokens, 2 * width);
+  const Hidden hidden = {both.slice(1, 0, width), both.slice(1, width, 2 * width)};
+  const dense::Product products[] = {{input.x, mlp.gate, hidden.gate},
+                                     {input.x, mlp.up, hidden.up}};
+  const size_t count = mlp.gate.empty() ? 0 : 2;
+  if (Status s = step.norm_linear(name, input, std::span(products).first(count)); !s.ok()) {
+    return s;
+  }
+  return hidden;
+}
+
+Status dense_mlp(const Step& step, const width::MlpWeights& mlp, const dense::NormInput& input,
+                 TensorView out) {
+  Workspace::Scope scope(*step.device.workspace);
+  const Result<Hidden> hidden = make_hidden(step, "dense mlp", mlp, input, scope);
+  if (!hidden.ok()) {
+    return hidden.status();
+  }
+  return step.run("dense mlp", [&] {
+    return width::gated_linear(step.device, {.activation = activation_of(step.config.activation),
+                                             .gate = hidden->gate,
+                                             .up = hidden->up,
+                                             .down = mlp.down,
+                                             .precision = step.options.dense,
+                                             .out = out});
+  });
+}
+
 }  // namespace
 
-Status ffn_layer(const Step& step, int64_t layer, const LayerWeights& weights, ConstTensorView x,
-                 TensorView out) {
+Status ffn_layer(const Step& step, int64_t layer, const LayerWeights& weights,
+                 const dense::NormInput& input, TensorView out) {
   const checkpoint::ModelConfig& config = step.config;
-  const width::Activation activation = activation_of(config.activation);
   if (weights.dense) {
-    return step.run("dense mlp", [&] {
-      return width::gated_mlp(step.device, weights.mlp, activation, step.options.dense, x, out);
-    });
+    return dense_mlp(step, weights.mlp, input, out);
   }
   Workspace::Scope scope(*step.device.workspace);
+  // On a CPU the shared expert's products run beside those of the others.
+  const bool apart = step.device.cuda != nullptr;
+  const Result<Hidden> shared = make_hidden(
+      step, "shared expert", apart ? weights.moe.shared : width::MlpWeights(), input, scope);
+  if (!shared.ok()) {
+    return shared.status();
+  }
   const int64_t top_k = config.moe.top_k;
   const TensorView ids(scope.take<int32_t>(step.tokens * top_k), {step.tokens, top_k});
   const TensorView route_weights = take(scope, step.tokens, top_k);
   const width::LatentMoeArgs args{.weights = weights.moe.view(),
-                                  .activation = activation,
+                                  .activation = activation_of(config.activation),
                                   .norm_eps = config.norm_eps,
                                   .renormalize = config.moe.renormalize,
                                   .scaling_factor = config.moe.scaling,
                                   .weights_from = step.options.route_weights,
                                   .expert_precision = step.options.experts,
                                   .dense_precision = step.options.dense,
-                                  .in = x,
+                                  .in = input.x,
+                                  .shared_gate = shared->gate,
+                                  .shared_up = shared->up,
                                   .out = out,
                                   .ids = ids,
                                   .route_weights = route_weights};

@@ -15,8 +15,9 @@ struct Projections {
   TensorView beta;   // [T, H]
 };
 
-Status project(const Step& step, const KdaWeights& w, ConstTensorView x, Workspace::Scope& scope,
-               const Projections& out) {
+Status project(const Step& step, const KdaWeights& w, const dense::NormInput& input,
+               Workspace::Scope& scope, const Projections& out) {
+  const ConstTensorView x = input.x;
   const auto& kda = step.config.kda;
   const int64_t width = kda.heads * kda.head_dim;
   // Side by side, as their weights may lie: one product then.
@@ -32,7 +33,7 @@ Status project(const Step& step, const KdaWeights& w, ConstTensorView x, Workspa
       {x, full_rank ? w.g : w.g_a, full_rank ? out.gate : gate_low},
       {x, w.b, out.beta},
   };
-  if (Status s = step.linear("kda projections", first); !s.ok()) {
+  if (Status s = step.norm_linear("kda projections", input, first); !s.ok()) {
     return s;
   }
   const dense::Product second[] = {{decay_low, w.f_b, out.decay}, {gate_low, w.g_b, out.gate}};
@@ -125,15 +126,15 @@ Status run_parts(const Step& step, int64_t layer, const KdaWeights& w, const Pro
 
 }  // namespace
 
-Status kda_layer(const Step& step, int64_t layer, const KdaWeights& w, ConstTensorView x,
-                 TensorView out) {
+Status kda_layer(const Step& step, int64_t layer, const KdaWeights& w,
+                 const dense::NormInput& input, TensorView out) {
   const auto& kda = step.config.kda;
   const int64_t width = kda.heads * kda.head_dim;
   Workspace::Scope scope(*step.device.workspace);
   const Projections projected = {take(scope, step.tokens, 3 * width),
                                  take(scope, step.tokens, width), take(scope, step.tokens, width),
                                  take(scope, step.tokens, kda.heads)};
-  if (Status s = project(step, w, x, scope, projected); !s.ok()) {
+  if (Status s = project(step, w, input, scope, projected); !s.ok()) {
     return s;
   }
   const TensorView conv = take(scope, step.tokens, 3 * width);

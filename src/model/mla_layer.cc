@@ -14,8 +14,9 @@ struct Projections {
   TensorView gate;     // [T, H V] or empty
 };
 
-Status project(const Step& step, const MlaWeights& w, ConstTensorView x, Workspace::Scope& scope,
-               const Projections& out) {
+Status project(const Step& step, const MlaWeights& w, const dense::NormInput& input,
+               Workspace::Scope& scope, const Projections& out) {
+  const ConstTensorView x = input.x;
   const auto& mla = step.config.mla;
   const bool low_rank = w.q.empty();
   const TensorView q_low = take(scope, step.tokens, mla.q_lora);
@@ -23,7 +24,8 @@ Status project(const Step& step, const MlaWeights& w, ConstTensorView x, Workspa
                                   {x, w.kv_a, out.latents},
                                   {x, w.g, out.gate}};
   const size_t count = w.g.empty() ? 2 : 3;
-  if (Status s = step.linear("mla projections", std::span(first).first(count)); !s.ok()) {
+  if (Status s = step.norm_linear("mla projections", input, std::span(first).first(count));
+      !s.ok()) {
     return s;
   }
   const TensorView compressed = out.latents.slice(1, 0, mla.kv_lora);
@@ -42,8 +44,8 @@ Status project(const Step& step, const MlaWeights& w, ConstTensorView x, Workspa
 
 }  // namespace
 
-Status mla_layer(const Step& step, int64_t layer, const MlaWeights& w, ConstTensorView x,
-                 TensorView out) {
+Status mla_layer(const Step& step, int64_t layer, const MlaWeights& w,
+                 const dense::NormInput& input, TensorView out) {
   const auto& mla = step.config.mla;
   const int64_t query_dim = mla.nope_dim + mla.shared_dim;
   const int64_t value_width = mla.heads * mla.value_dim;
@@ -53,7 +55,7 @@ Status mla_layer(const Step& step, int64_t layer, const MlaWeights& w, ConstTens
   if (!w.g.empty()) {
     projected.gate = take(scope, step.tokens, value_width);
   }
-  if (Status s = project(step, w, x, scope, projected); !s.ok()) {
+  if (Status s = project(step, w, input, scope, projected); !s.ok()) {
     return s;
   }
   const sequence::LatentPages pages{step.pool.latents(layer), step.tables, step.flat_tables};
@@ -68,6 +70,7 @@ Status mla_layer(const Step& step, int64_t layer, const MlaWeights& w, ConstTens
   sequence::MlaArgs args;
   args.q = projected.q.split_last(mla.heads, query_dim);
   args.kv_b = w.kv_b;
+  args.kv_b_bf16 = w.kv_b_bf16;
   args.value_dim = mla.value_dim;
   args.scale = 1.0f / std::sqrt(static_cast<float>(query_dim));
   args.cu_seqlens = step.cu_seqlens;

@@ -83,22 +83,35 @@ std::vector<int64_t> wanted_rows(std::span<const SequenceInput> batch) {
   return rows;
 }
 
+/// What the layers of a pass write one after another, [T, D].
+struct Buffers {
+  TensorView h;      // a sublayer's input before its norm
+  TensorView x;      // after it
+  TensorView delta;  // what the sublayer adds
+
+  dense::NormInput norm(const Step& step, const Tensor& weight) const {
+    dense::NormInput in;
+    in.weight = weight.view();
+    in.eps = step.config.norm_eps;
+    in.x = x;
+    return in;
+  }
+};
+
 Status run_sequence(const Step& step, const ModelWeights& weights, int64_t index,
-                    ResidualStream& stream, TensorView h, TensorView delta) {
+                    ResidualStream& stream, const Buffers& buffers) {
   const LayerWeights& layer = weights.layers[static_cast<size_t>(index)];
-  const Result<ConstTensorView> in = stream.attention_input(index, h);
-  if (!in.ok()) {
-    return in.status();
-  }
-  if (Status s = step.observe(index, "h_attn", *in); !s.ok()) {
+  dense::NormInput in = buffers.norm(step, layer.attn_norm);
+  if (Status s = stream.attention_input(index, buffers.h, in); !s.ok()) {
     return s;
   }
-  if (Status s = step.norm({*in, layer.attn_norm.view(), step.config.norm_eps, h}); !s.ok()) {
+  if (Status s = step.observe(index, "h_attn", in.in); !s.ok()) {
     return s;
   }
+  const TensorView delta = buffers.delta;
   const bool is_kda = layer.kind == checkpoint::LayerKind::kKda;
-  if (Status s = is_kda ? kda_layer(step, index, layer.kda, h, delta)
-                        : mla_layer(step, index, layer.mla, h, delta);
+  if (Status s = is_kda ? kda_layer(step, index, layer.kda, in, delta)
+                        : mla_layer(step, index, layer.mla, in, delta);
       !s.ok()) {
     return s;
   }
@@ -109,19 +122,17 @@ Status run_sequence(const Step& step, const ModelWeights& weights, int64_t index
 }
 
 Status run_width(const Step& step, const ModelWeights& weights, int64_t index,
-                 ResidualStream& stream, TensorView h, TensorView delta) {
+                 ResidualStream& stream, const Buffers& buffers) {
   const LayerWeights& layer = weights.layers[static_cast<size_t>(index)];
-  const Result<ConstTensorView> in = stream.ffn_input(index, h);
-  if (!in.ok()) {
-    return in.status();
-  }
-  if (Status s = step.observe(index, "h_mlp", *in); !s.ok()) {
+  dense::NormInput in = buffers.norm(step, layer.ffn_norm);
+  if (Status s = stream.ffn_input(index, buffers.h, in); !s.ok()) {
     return s;
   }
-  if (Status s = step.norm({*in, layer.ffn_norm.view(), step.config.norm_eps, h}); !s.ok()) {
+  if (Status s = step.observe(index, "h_mlp", in.in); !s.ok()) {
     return s;
   }
-  if (Status s = ffn_layer(step, index, layer, h, delta); !s.ok()) {
+  const TensorView delta = buffers.delta;
+  if (Status s = ffn_layer(step, index, layer, in, delta); !s.ok()) {
     return s;
   }
   if (Status s = step.observe(index, "mlp_out", delta); !s.ok()) {
@@ -138,17 +149,18 @@ Status head(const Step& step, const ModelWeights& weights, ResidualStream& strea
   if (step.rows.empty()) {
     return {};
   }
-  const TensorView h = take(scope, static_cast<int64_t>(step.rows.size()), step.config.hidden);
-  if (Status s = stream.output(step.rows, h); !s.ok()) {
+  const auto rows = static_cast<int64_t>(step.rows.size());
+  const Buffers buffers = {take(scope, rows, step.config.hidden),
+                           take(scope, rows, step.config.hidden), TensorView()};
+  dense::NormInput in = buffers.norm(step, weights.final_norm);
+  if (Status s = stream.output(step.rows, buffers.h, in); !s.ok()) {
     return s;
   }
-  if (Status s = step.observe(-1, "pre_norm", h); !s.ok()) {
+  if (Status s = step.observe(-1, "pre_norm", in.in); !s.ok()) {
     return s;
   }
-  if (Status s = step.norm({h, weights.final_norm.view(), step.config.norm_eps, h}); !s.ok()) {
-    return s;
-  }
-  return step.linear("lm_head", {h, weights.lm_head, logits});
+  const dense::Product product = {in.x, weights.lm_head, logits};
+  return step.norm_linear("lm_head", in, std::span(&product, 1));
 }
 
 /// Everything between ids and logits, which lie in the device's memory.
@@ -160,11 +172,11 @@ Status run_stack(const Step& step, const ModelWeights& weights, TensorView logit
     return s;
   }
   ResidualStream stream(step, weights, scope, partial);
-  const TensorView h = take(scope, step.tokens, hidden);
-  const TensorView delta = take(scope, step.tokens, hidden);
+  const Buffers buffers = {take(scope, step.tokens, hidden), take(scope, step.tokens, hidden),
+                           take(scope, step.tokens, hidden)};
   for (int64_t layer = 0; layer < static_cast<int64_t>(weights.layers.size()); ++layer) {
-    Status s = run_sequence(step, weights, layer, stream, h, delta);
-    s = s.ok() ? run_width(step, weights, layer, stream, h, delta) : s;
+    Status s = run_sequence(step, weights, layer, stream, buffers);
+    s = s.ok() ? run_width(step, weights, layer, stream, buffers) : s;
     if (!s.ok()) {
       return s;
     }

@@ -1,6 +1,7 @@
 #include "model/residual.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "dense/rows/rows.h"
 #include "depth/attn_res/attn_res.h"
@@ -12,7 +13,11 @@ ResidualStream::ResidualStream(const Step& step, const ModelWeights& weights,
       weights_(weights),
       scope_(scope),
       block_(step.config.attn_res_block),
-      partial_(partial) {
+      partial_(partial),
+      puts_off_(!depth_attention() && step.device.cuda != nullptr && !step.options.observer) {
+  if (puts_off_) {
+    spare_ = take(scope, step.tokens, partial.size(1));
+  }
   if (depth_attention() && step.tokens <= step.options.two_phase_tokens_max) {
     two_phase_ = true;
     const int64_t queries = 2 * block_;
@@ -24,29 +29,37 @@ ResidualStream::ResidualStream(const Step& step, const ModelWeights& weights,
   }
 }
 
-Result<ConstTensorView> ResidualStream::attention_input(int64_t layer, TensorView h) {
+void ResidualStream::hand_over(dense::NormInput& out) {
+  out.in = partial_;
+  out.delta = pending_;
+  out.sum = spare_;
+  if (!pending_.empty()) {
+    std::swap(partial_, spare_);
+    pending_ = ConstTensorView();
+  }
+}
+
+Status ResidualStream::attention_input(int64_t layer, TensorView h, dense::NormInput& out) {
   if (!depth_attention()) {
-    return ConstTensorView(partial_);
+    hand_over(out);
+    return {};
   }
   const LayerWeights& weights = weights_.layers[static_cast<size_t>(layer)];
   Status status = mix(weights.attn_query.view(), h);
   if (status.ok() && layer % block_ == 0) {
     status = bank(layer);
   }
-  if (!status.ok()) {
-    return status;
-  }
-  return ConstTensorView(h);
+  out.in = h;
+  return status;
 }
 
-Result<ConstTensorView> ResidualStream::ffn_input(int64_t layer, TensorView h) {
+Status ResidualStream::ffn_input(int64_t layer, TensorView h, dense::NormInput& out) {
   if (!depth_attention()) {
-    return ConstTensorView(partial_);
+    hand_over(out);
+    return {};
   }
-  if (Status s = mix(weights_.layers[static_cast<size_t>(layer)].ffn_query.view(), h); !s.ok()) {
-    return s;
-  }
-  return ConstTensorView(h);
+  out.in = h;
+  return mix(weights_.layers[static_cast<size_t>(layer)].ffn_query.view(), h);
 }
 
 Status ResidualStream::mix(ConstTensorView query, TensorView h) {
@@ -117,8 +130,24 @@ Status ResidualStream::bank(int64_t layer) {
   return step_.run("attn_res", [&] { return depth::attn_res_bank(step_.device, bank); });
 }
 
-Status ResidualStream::output(std::span<const int64_t> rows, TensorView h) {
+Status ResidualStream::output(std::span<const int64_t> rows, TensorView h, dense::NormInput& out) {
+  // All rows in their order need no copy.
+  bool all = static_cast<int64_t>(rows.size()) == step_.tokens;
+  for (size_t i = 0; i < rows.size() && all; ++i) {
+    all = rows[i] == static_cast<int64_t>(i);
+  }
+  if (!depth_attention() && all && puts_off_) {
+    hand_over(out);
+    return {};
+  }
+  out.in = h;
   if (!depth_attention()) {
+    if (!pending_.empty()) {
+      if (Status s = dense::add_rows(step_.device, pending_, partial_); !s.ok()) {
+        return s;
+      }
+      pending_ = ConstTensorView();
+    }
     return dense::gather_rows(step_.device, partial_, rows, h);
   }
   const TensorView mixed = take(scope_, step_.tokens, h.size(1));
@@ -129,6 +158,10 @@ Status ResidualStream::output(std::span<const int64_t> rows, TensorView h) {
 }
 
 Status ResidualStream::add(ConstTensorView delta) {
+  if (puts_off_) {
+    pending_ = delta;
+    return {};
+  }
   if (fresh_) {
     fresh_ = false;
     return dense::copy_rows(step_.device, delta, partial_);

@@ -17,23 +17,27 @@ class ResidualStream {
   ResidualStream(const Step& step, const ModelWeights& weights, Workspace::Scope& scope,
                  TensorView partial);
 
-  /// The input of the attention of `layer` [T, D]: in `h`, or where the stream has it anyway. Banks
-  /// the block where one ends.
-  Result<ConstTensorView> attention_input(int64_t layer, TensorView h);
-  /// The input of the FFN of `layer`, likewise.
-  Result<ConstTensorView> ffn_input(int64_t layer, TensorView h);
-  /// The input of the final norm, for rows [T] selected by `rows`, into h [rows, D].
-  Status output(std::span<const int64_t> rows, TensorView h);
+  /// The input of the norm before the attention of `layer`: `in`, `delta` and `sum` are filled in,
+  /// [T, D], in `h` or where the stream has them anyway. What follows must write `sum` where there
+  /// is a delta. Banks the block where one ends.
+  Status attention_input(int64_t layer, TensorView h, dense::NormInput& out);
+  /// The same for the FFN of `layer`.
+  Status ffn_input(int64_t layer, TensorView h, dense::NormInput& out);
+  /// The input of the final norm; `rows` of [T] are wanted, h [rows, D].
+  Status output(std::span<const int64_t> rows, TensorView h, dense::NormInput& out);
 
-  /// p += delta [T, D], or p = delta where a block has just begun.
+  /// p += delta [T, D], or p = delta where a block has just begun. May be put off until the next
+  /// input is asked for: delta keeps its values until then.
   Status add(ConstTensorView delta);
 
+  /// p, of which nothing is put off.
   TensorView partial() const { return partial_; }
 
  private:
   bool depth_attention() const { return block_ > 0; }
   Status mix(ConstTensorView query, TensorView h);
   Status bank(int64_t layer);
+  void hand_over(dense::NormInput& out);
 
   const Step& step_;
   const ModelWeights& weights_;
@@ -41,6 +45,9 @@ class ResidualStream {
   int64_t block_ = 0;
   bool fresh_ = false;  // p was just banked: the next delta replaces it
   TensorView partial_;
+  bool puts_off_ = false;    // additions, into the norm that follows
+  ConstTensorView pending_;  // what is still to be added
+  TensorView spare_;         // where the sum will be
   std::vector<ConstTensorView> banked_;
 
   // Two-phase inference: the banked part of every query until the next boundary.

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <vector>
 
+#include "dense/linear/norm_linear.h"
 #include "dense/norm/norm.h"
 #include "device/cuda/cuda_queue.h"
 #include "model/model.h"
@@ -54,6 +55,16 @@ struct Step {
     return run("norm", [&] { return dense::rms_norm(device, args); });
   }
 
+  /// The norm that a sublayer begins with, and products of its result. On a GPU they may be one.
+  Status norm_linear(std::string_view name, const dense::NormInput& input,
+                     std::span<const dense::Product> products) const {
+    if (device.cuda != nullptr) {
+      return run(name, [&] { return dense::norm_linear(device, input, products, options.dense); });
+    }
+    const Status status = norm({input.in, input.weight, input.eps, input.x});
+    return status.ok() ? linear(name, products) : status;
+  }
+
   /// The observer sees a copy of what lies on a GPU.
   Status observe(int64_t layer, std::string_view name, ConstTensorView value) const {
     if (!options.observer) {
@@ -77,13 +88,13 @@ inline TensorView take(Workspace::Scope& scope, int64_t rows, int64_t cols) {
   return TensorView(scope.take<float>(rows * cols), {rows, cols});
 }
 
-/// out = attention(norm'd input x) of one layer; x, out [T, D].
-Status kda_layer(const Step& step, int64_t layer, const KdaWeights& weights, ConstTensorView x,
-                 TensorView out);
-Status mla_layer(const Step& step, int64_t layer, const MlaWeights& weights, ConstTensorView x,
-                 TensorView out);
-/// out = FFN or mixture of experts of one layer; x, out [T, D].
-Status ffn_layer(const Step& step, int64_t layer, const LayerWeights& weights, ConstTensorView x,
-                 TensorView out);
+/// out = attention(norm of the input) of one layer; out [T, D]. Writes input.sum and input.x.
+Status kda_layer(const Step& step, int64_t layer, const KdaWeights& weights,
+                 const dense::NormInput& input, TensorView out);
+Status mla_layer(const Step& step, int64_t layer, const MlaWeights& weights,
+                 const dense::NormInput& input, TensorView out);
+/// out = FFN or mixture of experts of one layer, likewise.
+Status ffn_layer(const Step& step, int64_t layer, const LayerWeights& weights,
+                 const dense::NormInput& input, TensorView out);
 
 }  // namespace triax::model

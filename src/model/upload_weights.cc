@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "dense/linear/linear_bf16_cuda.h"
 #include "device/cuda/cuda_queue.h"
 #include "model/weights.h"
 
@@ -28,6 +29,19 @@ class Uploader {
       copy.scales = bytes(source.scales, source.rows * source.scale_row_bytes());
     }
     return copy;
+  }
+
+  /// A bf16 copy of a matrix that is already here, where Hopper's attention wants one.
+  MatrixView rounded(const MatrixView& copy) {
+    if (copy.empty() || copy.format == MatrixFormat::kBf16 || !queue_.is_sm90() ||
+        copy.cols % 2 != 0) {
+      return {};
+    }
+    MatrixView out{.format = MatrixFormat::kBf16, .rows = copy.rows, .cols = copy.cols};
+    const dense::UnpackBf16Cuda unpack = {copy, take(out.rows * out.row_bytes())};
+    out.data = unpack.out;
+    note(queue_.launch("triax_cuda_unpack_bf16", &unpack));
+    return out;
   }
 
   /// Matrices of one width and format side by side, where their sizes allow, so that products with
@@ -165,6 +179,7 @@ MlaWeights upload(Uploader& up, const MlaWeights& from) {
   w.q_b = up.matrix(from.q_b);
   w.kv_a = up.matrix(from.kv_a);
   w.kv_b = up.matrix(from.kv_b);
+  w.kv_b_bf16 = up.rounded(w.kv_b);
   w.g = up.matrix(from.g);
   w.o = up.matrix(from.o);
   w.q_norm = up.array(from.q_norm);

@@ -34,6 +34,7 @@ struct MlaWeights {
   MatrixView q;            // [H (D+E), D], or empty and
   MatrixView q_a, q_b;     // [Rq, D], [H (D+E), Rq]
   MatrixView kv_a, kv_b;   // [R+E, D], [H (D+V), R]
+  MatrixView kv_b_bf16;    // on Hopper: kv_b in bf16; else, or where kv_b is bf16, empty
   MatrixView g, o;         // [HV, D] or empty, [D, HV]
   Tensor q_norm, kv_norm;  // [Rq] or empty, [R]
 };
