@@ -15,10 +15,11 @@ namespace triax::dense {
 ///   kInt8  rounded to int8 with one float scale for 32 inputs, for kMxfp4 and kInt8 weights only
 ///          (other formats take them as they are): faster; the error is stated in README.md.
 ///          A GPU takes them as they are
-///   kBf16  on a GPU: rounded to bf16 where tensor cores take the product (more than kDecodeRowsMax
-///          rows), and so are int8 weights, whose values need more bits: each operand is off by at
-///          most 2^-9 of itself. With few rows inputs are off by 2^-17. A row's bits may depend on
-///          the number of rows. On a CPU: kF32
+///   kBf16  on a GPU: rounded to bf16 where there are more than kDecodeRowsMax rows, and so are
+///   int8
+///          weights of more than 64: each operand is off by at most 2^-9 of itself. With few rows
+///          inputs are off by 2^-17, before int8 weights by 2^-15 of the largest of 32. A row's
+///          bits may depend on the number of rows. On a CPU: kF32
 enum class Activations { kF32, kInt8, kBf16 };
 
 /// out[t, r] = sum_c in[t, c] * weight[r, c]

@@ -95,7 +95,7 @@ __device__ void prepare_input(const LinearDecodeSm90& args, const DecodeInputSm9
   for (int first = 0; first < count; first += kWorkers) {
     const bool active = first + static_cast<int>(threadIdx.x) < count;
     const int i = active ? first + static_cast<int>(threadIdx.x) : count - 1;
-    const int token = i / octets;
+    const int token = tokens == 1 ? 0 : i / octets;
     const int octet = i - token * octets;
     float x[8];
     load_sum(in, token, octet, x);

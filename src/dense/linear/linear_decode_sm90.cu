@@ -20,22 +20,13 @@ constexpr int kTileBytes = 40960;  // a tile of more is cut into
 constexpr int kChunkBytes = 2048;  // chunks of so much of a row, which lie
 constexpr int kRowPad = 64;        // apart: two rows meet no bank twice then
 constexpr int kDepthMax = 2;       // stages of a set
-constexpr int kDeepTiles = 8;      // of a block that has no other beside it
+constexpr int kDeepTiles = 3;      // a block of more has both
 constexpr int kRoundTilesMax = 8;  // whose sums are added up and stored together
-constexpr int kRoundBytes = 8192;  // of such sums
+constexpr int kRoundBytes = 4096;  // of such sums
 constexpr int kBarrierBytes = 128;
 constexpr int kSharedMax = 232448 - 1024;
 
-/// What the kernel gets: the call, which blocks serve which part, how shared memory is cut.
-struct Launch {
-  LinearDecodeSm90 args;
-  int first_block[kLinearDecodePartsMax + 1];
-  int depth;
-  int stage_bytes;
-  int sum_bytes;  // of one round
-};
-
-/// How a matrix's rows are cut, on the host and on the device.
+/// How a matrix is cut. Made on the host: a division costs a block a hundred clocks.
 struct Cut {
   int groups;        // of 128 columns in a row
   int bytes;         // of a row
@@ -44,22 +35,23 @@ struct Cut {
   int chunk_groups;  // the last may have fewer
   int stride;        // from row to row in a stage
   int align;         // rows: where scales are 16-byte aligned
+  int round_tiles;   // whose sums are added up and stored together
+  int block_units;   // `align` rows each: of every block of the part,
+  int more_units;    // and one more of the first so many
 
   __host__ __device__ int stage_bytes() const { return kTileRows * (stride + scale_bytes); }
   __host__ __device__ int partials() const { return chunks * kSetWarps; }
 };
 
-__host__ __device__ inline Cut cut_of(int cols, int group_bytes, int group_scale_bytes) {
-  Cut c;
-  c.groups = cols / kGroupColumns;
-  c.bytes = c.groups * group_bytes;
-  c.scale_bytes = c.groups * group_scale_bytes;
-  c.chunks = kTileRows * c.bytes <= kTileBytes ? 1 : (c.bytes + kChunkBytes - 1) / kChunkBytes;
-  c.chunk_groups = (c.groups + c.chunks - 1) / c.chunks;
-  c.stride = c.chunks == 1 ? c.bytes : c.chunk_groups * group_bytes + kRowPad;
-  c.align = c.scale_bytes % 16 == 0 ? 1 : c.scale_bytes % 8 == 0 ? 2 : 4;
-  return c;
-}
+/// What the kernel gets: the call, which blocks serve which part, how shared memory is cut.
+struct Launch {
+  LinearDecodeSm90 args;
+  Cut cuts[kLinearDecodePartsMax];
+  int first_block[kLinearDecodePartsMax + 1];
+  int depth_log;
+  int stage_bytes;
+  int sum_bytes;  // of one round
+};
 
 // A block's rows of one matrix.
 struct Share {
@@ -68,29 +60,21 @@ struct Share {
   const unsigned char* scales;
   int first, rows;
   int tiles;
-  int round_tiles;
 
   __device__ int groups_of(int chunk) const {
     return min(cut.chunk_groups, cut.groups - chunk * cut.chunk_groups);
   }
 };
 
-template <typename Format, int kTokens>
-__device__ Share share_of(const Launch& p, int part) {
+__device__ __forceinline__ Share share_of(const Launch& p, int part) {
   const MatrixView& weight = p.args.parts[part].weight;
-  const int64_t all = weight.rows;
-  const int blocks = p.first_block[part + 1] - p.first_block[part];
   const int block = static_cast<int>(blockIdx.x) - p.first_block[part];
   Share s;
-  s.cut = cut_of(static_cast<int>(weight.cols), Format::kBytes, Format::kScaleBytes);
-  const auto bound = [&](int i) {
-    const auto row = static_cast<int>(all * i / blocks);
-    return i == blocks ? row : row / s.cut.align * s.cut.align;
-  };
-  s.first = bound(block);
-  s.rows = bound(block + 1) - s.first;
+  s.cut = p.cuts[part];
+  const int units = s.cut.block_units + (block < s.cut.more_units ? 1 : 0);
+  s.first = (s.cut.block_units * block + min(block, s.cut.more_units)) * s.cut.align;
+  s.rows = max(0, min(units * s.cut.align, static_cast<int>(weight.rows) - s.first));
   s.tiles = (s.rows + kTileRows - 1) / kTileRows;
-  s.round_tiles = min(kRoundTilesMax, p.sum_bytes / (s.cut.partials() * kTileRows * kTokens * 4));
   s.data =
       static_cast<const unsigned char*>(weight.data) + static_cast<int64_t>(s.first) * s.cut.bytes;
   s.scales = static_cast<const unsigned char*>(weight.scales) +
@@ -98,18 +82,20 @@ __device__ Share share_of(const Launch& p, int part) {
   return s;
 }
 
-/// The stages: `depth` of each set, used in turn. Barriers: a full one for each, then an empty one.
+/// The stages: 1 << depth_log of each set, used in turn. Barriers: a full one for each, then an
+/// empty one.
 struct Stages {
   uint32_t barriers;  // shared addresses
   uint32_t first;
-  int depth;
+  int depth_log;  // 0 or 1
   int bytes;
 
-  __device__ int slot(int set, int use) const { return set * kDepthMax + use % depth; }
+  __device__ int turn(int use) const { return use & depth_log; }
+  __device__ int slot(int set, int use) const { return set * kDepthMax + turn(use); }
   __device__ uint32_t full(int slot) const { return barriers + slot * 8; }
   __device__ uint32_t empty(int slot) const { return barriers + (kSets * kDepthMax + slot) * 8; }
-  __device__ int place(int set, int use) const { return (set * depth + use % depth) * bytes; }
-  __device__ uint32_t parity(int use) const { return static_cast<uint32_t>(use / depth) & 1u; }
+  __device__ int place(int set, int use) const { return ((set << depth_log) + turn(use)) * bytes; }
+  __device__ uint32_t parity(int use) const { return static_cast<uint32_t>(use >> depth_log) & 1u; }
 };
 
 /// Scales of rows that are no whole 16 bytes together: the last of a matrix.
@@ -164,7 +150,7 @@ __device__ __forceinline__ void copy_chunk(const Share& share, uint32_t to, uint
 /// The warp that copies.
 template <typename Format>
 __device__ __forceinline__ void copy_share(const Share& share, const Stages& stages) {
-  const int early = kSets * stages.depth;
+  const int early = kSets << stages.depth_log;
   int n = 0;
   for (int tile = 0; tile < share.tiles; ++tile) {
     for (int chunk = 0; chunk < share.cut.chunks; ++chunk, ++n) {
@@ -192,7 +178,7 @@ __device__ void store_round(const LinearDecodeSm90& args, const DecodePartSm90& 
                             const Share& share, const float* sums, int first_tile) {
   constexpr int kStep = kTileRows * kTokens;
   const int base = first_tile * kTileRows;
-  const int rows = min(share.round_tiles * kTileRows, share.rows - base);
+  const int rows = min(share.cut.round_tiles * kTileRows, share.rows - base);
   const int tokens = static_cast<int>(args.tokens);
   for (int i = threadIdx.x; i < rows * tokens; i += kWorkers) {
     const int token = tokens == 1 ? 0 : i / rows;
@@ -233,12 +219,16 @@ __device__ __forceinline__ void multiply_share(const LinearDecodeSm90& args,
   const int own = warp % kSetWarps;
   const int row = static_cast<int>(threadIdx.x) % 32 / 4;
   Format products;
-  int tile = set / cut.chunks;
-  int chunk = set % cut.chunks;
+  int tile = 0;
+  int chunk = set;
+  while (chunk >= cut.chunks) {
+    chunk -= cut.chunks;
+    ++tile;
+  }
   int use = 0;
   int buffer = 0;
-  for (int base = 0; base < share.tiles; base += share.round_tiles) {
-    const int end = min(share.tiles, base + share.round_tiles);
+  for (int base = 0; base < share.tiles; base += share.cut.round_tiles) {
+    const int end = min(share.tiles, base + share.cut.round_tiles);
     float* round = sums + buffer * sum_floats;
     while (tile < end) {
       const int slot = stages.slot(set, use);
@@ -278,11 +268,11 @@ template <MatrixFormat kFormat, int kTokens>
 __device__ __forceinline__ void run_part(const Launch& p, int index, unsigned char* memory) {
   using Format = Products<kFormat, kTokens>;
   const DecodePartSm90& part = p.args.parts[index];
-  const Share share = share_of<Format, kTokens>(p, index);
+  const Share share = share_of(p, index);
   unsigned char* first = memory + kBarrierBytes;
-  auto* sums = reinterpret_cast<float*>(first + kSets * p.depth * p.stage_bytes);
-  unsigned char* planes = first + kSets * p.depth * p.stage_bytes + 2 * p.sum_bytes;
-  const Stages stages = {cuda::shared_address(memory), cuda::shared_address(first), p.depth,
+  auto* sums = reinterpret_cast<float*>(first + (kSets << p.depth_log) * p.stage_bytes);
+  unsigned char* planes = first + (kSets << p.depth_log) * p.stage_bytes + 2 * p.sum_bytes;
+  const Stages stages = {cuda::shared_address(memory), cuda::shared_address(first), p.depth_log,
                          p.stage_bytes};
   if (threadIdx.x >= kWorkers) {
     copy_share<Format>(share, stages);
@@ -305,6 +295,7 @@ template <int kTokens>
 __global__ void __launch_bounds__(kThreads, 2)
     linear_decode_sm90(const __grid_constant__ Launch p) {
   extern __shared__ __align__(128) unsigned char memory[];
+  cuda::let_next_begin();
   if (threadIdx.x == 0) {
     constexpr int kSlots = kSets * kDepthMax;
     for (int i = 0; i < kSlots; ++i) {
@@ -342,18 +333,44 @@ int input_bytes(const MatrixView& weight, int64_t tokens) {
   return count * 2 * Bf16Tokens<2>::plane_bytes(cols);
 }
 
+int group_bytes(MatrixFormat format) {
+  return format == MatrixFormat::kBf16   ? Products<MatrixFormat::kBf16, 2>::kBytes
+         : format == MatrixFormat::kInt8 ? Products<MatrixFormat::kInt8, 2>::kBytes
+                                         : Products<MatrixFormat::kMxfp4, 2>::kBytes;
+}
+
+int group_scale_bytes(MatrixFormat format) {
+  return format == MatrixFormat::kBf16   ? 0
+         : format == MatrixFormat::kInt8 ? Products<MatrixFormat::kInt8, 2>::kScaleBytes
+                                         : Products<MatrixFormat::kMxfp4, 2>::kScaleBytes;
+}
+
+/// All but how rows are dealt.
 Cut cut_of(const MatrixView& weight) {
-  const int cols = static_cast<int>(weight.cols);
-  switch (weight.format) {
-    case MatrixFormat::kBf16:
-      return cut_of(cols, Products<MatrixFormat::kBf16, 2>::kBytes, 0);
-    case MatrixFormat::kInt8:
-      return cut_of(cols, Products<MatrixFormat::kInt8, 2>::kBytes,
-                    Products<MatrixFormat::kInt8, 2>::kScaleBytes);
-    default:
-      return cut_of(cols, Products<MatrixFormat::kMxfp4, 2>::kBytes,
-                    Products<MatrixFormat::kMxfp4, 2>::kScaleBytes);
-  }
+  const int bytes = group_bytes(weight.format);
+  Cut c = {};
+  c.groups = static_cast<int>(weight.cols) / kGroupColumns;
+  c.bytes = c.groups * bytes;
+  c.scale_bytes = c.groups * group_scale_bytes(weight.format);
+  c.chunks = kTileRows * c.bytes <= kTileBytes ? 1 : (c.bytes + kChunkBytes - 1) / kChunkBytes;
+  c.chunk_groups = (c.groups + c.chunks - 1) / c.chunks;
+  c.stride = c.chunks == 1 ? c.bytes : c.chunk_groups * bytes + kRowPad;
+  c.align = c.scale_bytes % 16 == 0 ? 1 : c.scale_bytes % 8 == 0 ? 2 : 4;
+  return c;
+}
+
+int tile_sum_bytes(const MatrixView& weight, int64_t tokens) {
+  return cut_of(weight).partials() * kTileRows * (tokens <= 2 ? 2 : 4) * 4;
+}
+
+/// Rows for `blocks` blocks, rounds for sums of `sum_bytes` a round.
+Cut dealt(const MatrixView& weight, int64_t tokens, int blocks, int sum_bytes) {
+  Cut c = cut_of(weight);
+  const int units = (static_cast<int>(weight.rows) + c.align - 1) / c.align;
+  c.block_units = units / blocks;
+  c.more_units = units % blocks;
+  c.round_tiles = std::min(kRoundTilesMax, sum_bytes / tile_sum_bytes(weight, tokens));
+  return c;
 }
 
 /// How shared memory is cut for `tokens` tokens.
@@ -364,9 +381,8 @@ struct Room {
 
   void add(const MatrixView& weight, int64_t tokens) {
     const Cut cut = cut_of(weight);
-    const int tile_sums = cut.partials() * kTileRows * (tokens <= 2 ? 2 : 4) * 4;
     stage_bytes = std::max(stage_bytes, (cut.stage_bytes() + 127) / 128 * 128);
-    sum_bytes = std::max({sum_bytes, kRoundBytes, tile_sums});
+    sum_bytes = std::max({sum_bytes, kRoundBytes, tile_sum_bytes(weight, tokens)});
     input_bytes = std::max(input_bytes, triax::dense::input_bytes(weight, tokens));
   }
   int bytes(int depth) const {
@@ -443,9 +459,8 @@ LinearDecodeSm90 tokens_of(const LinearDecodeSm90& args, int64_t first, int64_t 
   return call;
 }
 
-/// Two stages a set where blocks work for long: room for the next kernel's block is worth less
-/// then.
-bool works_long(const LinearDecodeSm90& args, int blocks) {
+/// Two stages a set where blocks have several tiles; else room for the next kernel is worth more.
+bool has_many_tiles(const LinearDecodeSm90& args, int blocks) {
   int64_t rows = 0;
   for (int i = 0; i < args.count; ++i) {
     rows += args.parts[i].weight.rows;
@@ -464,15 +479,20 @@ cudaError_t launch_all(const LinearDecodeSm90& args, cudaStream_t stream) {
   if (const cudaError_t error = multiprocessors(&blocks); error != cudaSuccess) {
     return error;
   }
-  const int depth = works_long(args, blocks) && room.fits(kDepthMax) ? kDepthMax : 1;
+  const int depth = has_many_tiles(args, blocks) && room.fits(kDepthMax) ? kDepthMax : 1;
   for (int64_t first = 0; first < args.tokens; first += fit) {
     Launch part{tokens_of(args, first, std::min(fit, args.tokens - first)),
                 {},
-                depth,
+                {},
+                depth - 1,
                 room.stage_bytes,
                 room.sum_bytes};
     if (!deal_blocks(part.args, blocks, part.first_block)) {
       return cudaErrorNotSupported;
+    }
+    for (int i = 0; i < args.count; ++i) {
+      part.cuts[i] = dealt(args.parts[i].weight, part.args.tokens,
+                           part.first_block[i + 1] - part.first_block[i], room.sum_bytes);
     }
     const cudaError_t error = part.args.tokens <= 2
                                   ? launch<2>(part, blocks, room.bytes(depth), stream)

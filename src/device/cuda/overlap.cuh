@@ -16,6 +16,14 @@ __device__ inline void wait_for_previous() {
 #endif
 }
 
+/// Lets the kernel after this one begin at once: for a kernel whose successors, launched by
+/// launch_overlapping, read nothing early that this one or a close one before it writes.
+__device__ inline void let_next_begin() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 /// kernel<<<grid, threads, shared_bytes, stream>>>(args); with `overlap` its blocks may start as
 /// soon as every block of the kernel before it has called wait_for_previous or ended. Hopper and
 /// later.
