@@ -17,16 +17,22 @@ struct Hidden {
   TensorView gate, up;  // [T, F]
 };
 
-/// Norm and hidden layer of a gated MLP; empty without weights: the norm alone.
+/// Norm and hidden layer of a gated MLP; empty without weights: the norm alone. `beside`: another
+/// product of the same input, if its matrix is not empty.
 Result<Hidden> make_hidden(const Step& step, std::string_view name, const width::MlpWeights& mlp,
-                           const dense::NormInput& input, Workspace::Scope& scope) {
+                           const dense::NormInput& input, const dense::Product& beside,
+                           Workspace::Scope& scope) {
   const int64_t width = mlp.gate.rows;
   const TensorView both = take(scope, step.tokens, 2 * width);
   const Hidden hidden = {both.slice(1, 0, width), both.slice(1, width, 2 * width)};
-  const dense::Product products[] = {{input.x, mlp.gate, hidden.gate},
-                                     {input.x, mlp.up, hidden.up}};
-  const size_t count = mlp.gate.empty() ? 0 : 2;
-  if (Status s = step.norm_linear(name, input, std::span(products).first(count)); !s.ok()) {
+  std::vector<dense::Product> products;
+  if (!mlp.gate.empty()) {
+    products = {{input.x, mlp.gate, hidden.gate}, {input.x, mlp.up, hidden.up}};
+  }
+  if (!beside.weight.empty()) {
+    products.push_back(beside);
+  }
+  if (Status s = step.norm_linear(name, input, products); !s.ok()) {
     return s;
   }
   return hidden;
@@ -35,7 +41,7 @@ Result<Hidden> make_hidden(const Step& step, std::string_view name, const width:
 Status dense_mlp(const Step& step, const width::MlpWeights& mlp, const dense::NormInput& input,
                  TensorView out) {
   Workspace::Scope scope(*step.device.workspace);
-  const Result<Hidden> hidden = make_hidden(step, "dense mlp", mlp, input, scope);
+  const Result<Hidden> hidden = make_hidden(step, "dense mlp", mlp, input, {}, scope);
   if (!hidden.ok()) {
     return hidden.status();
   }
@@ -58,10 +64,19 @@ Status ffn_layer(const Step& step, int64_t layer, const LayerWeights& weights,
     return dense_mlp(step, weights.mlp, input, out);
   }
   Workspace::Scope scope(*step.device.workspace);
-  // On a CPU the shared expert's products run beside those of the others.
+  // On a CPU the shared expert's products run beside those of the others. With few tokens on a GPU
+  // the router's logits cost nothing beside them.
   const bool apart = step.device.cuda != nullptr;
-  const Result<Hidden> shared = make_hidden(
-      step, "shared expert", apart ? weights.moe.shared : width::MlpWeights(), input, scope);
+  dense::Product router;
+  if (apart && step.tokens <= dense::kDecodeRowsMax &&
+      step.options.dense == dense::Activations::kBf16 &&
+      step.options.experts == dense::Activations::kBf16) {
+    const MatrixView& weight = weights.moe.router;
+    router = {input.x, weight, take(scope, step.tokens, weight.rows)};
+  }
+  const Result<Hidden> shared =
+      make_hidden(step, "shared expert", apart ? weights.moe.shared : width::MlpWeights(), input,
+                  router, scope);
   if (!shared.ok()) {
     return shared.status();
   }
@@ -79,6 +94,7 @@ Status ffn_layer(const Step& step, int64_t layer, const LayerWeights& weights,
                                   .in = input.x,
                                   .shared_gate = shared->gate,
                                   .shared_up = shared->up,
+                                  .router_logits = router.out,
                                   .out = out,
                                   .ids = ids,
                                   .route_weights = route_weights};

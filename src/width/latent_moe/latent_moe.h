@@ -66,6 +66,7 @@ struct LatentMoeArgs {
   dense::Activations dense_precision = dense::Activations::kF32;   // latent and shared products
   ConstTensorView in;                                              // [T, D] float32, rows strided
   ConstTensorView shared_gate = {}, shared_up = {};                // see below; empty: made here
+  ConstTensorView router_logits = {};                              // likewise, dense
   TensorView out;                                                  // [T, D]; distinct from in
   TensorView ids;                                                  // [T, k] int32: the routes taken
   TensorView route_weights;                                        // [T, k] float32
@@ -73,11 +74,11 @@ struct LatentMoeArgs {
 
 /// z = latent_down x;  u = sum_j p_j w2_j(act(w1_j z, w3_j z));
 /// out = latent_up( rms_norm(u) ) + shared(x)
-/// A GPU takes shared_gate and shared_up [T, S], the shared expert's hidden layer, from the caller
-/// who made it beside other products of `in`. Tokens are grouped by expert: each expert's weights
-/// are read once a call. The sum over experts runs in the order of ids, so it does not depend on
-/// the grouping. Errors     kInvalidArgument for shape or type; nothing is written to `out` then. A
-/// GPU wants one
+/// A GPU takes from the caller, who made them beside other products of `in`: shared_gate and
+/// shared_up [T, S], the shared expert's hidden layer; router_logits [T, E] (used with few tokens).
+/// Tokens are grouped by expert: each expert's weights are read once a call. The sum over experts
+/// runs in the order of ids, so it does not depend on the grouping.
+/// Errors     kInvalidArgument for shape or type; nothing is written to `out` then. A GPU wants one
 ///            format for all experts' matrices of a kind
 /// Source     spec 2.5, K3 report Eq. 11; truth: latent_moe_reference.cc
 Status latent_moe(const Device& device, const LatentMoeArgs& args);

@@ -201,13 +201,17 @@ Result<bool> Layer::fast_decode(const MoeExpertsSm90& weights, ConstTensorView z
       experts > kMoeDecodeExpertsMax) {
     return false;
   }
-  const RouterLogitsCuda router = {.in = args_.in.data<float>(),
-                                   .in_stride = args_.in.stride(0),
-                                   .tokens = tokens_,
-                                   .gate = weights_.router,
-                                   .logits = scope_.take<float>(tokens_ * experts)};
-  if (Status s = router_logits_cuda(*device_.cuda, router); !s.ok()) {
-    return s;
+  const float* logits = args_.router_logits.empty() ? nullptr : args_.router_logits.data<float>();
+  if (logits == nullptr) {
+    const RouterLogitsCuda router = {.in = args_.in.data<float>(),
+                                     .in_stride = args_.in.stride(0),
+                                     .tokens = tokens_,
+                                     .gate = weights_.router,
+                                     .logits = scope_.take<float>(tokens_ * experts)};
+    if (Status s = router_logits_cuda(*device_.cuda, router); !s.ok()) {
+      return s;
+    }
+    logits = router.logits;
   }
   const int64_t bytes =
       decode_scratch_bytes(*device_.cuda, tokens_, routes, weights.width, weights.hidden);
@@ -235,7 +239,7 @@ Result<bool> Layer::fast_decode(const MoeExpertsSm90& weights, ConstTensorView z
                               .out_stride = sum.stride(0),
                               .scratch = scratch,
                               .routes_from = MoeRoutes::kLogits,
-                              .logits = router.logits,
+                              .logits = logits,
                               .choice = {.bias = weights_.router_bias.data<float>(),
                                          .renormalize = args_.renormalize,
                                          .scaling_factor = args_.scaling_factor,
