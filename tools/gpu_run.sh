@@ -9,7 +9,7 @@
 # TRIAX_SOURCE (the repository, for tests with the model that ships), OUT (folder for all output).
 set -uo pipefail
 
-suites=(dense sequence depth width)
+suites=(dense sequence depth width engine)
 
 pack() {
   local build=$1 file=$2 folder program
