@@ -49,6 +49,9 @@ small+=':GroupExpertsCuda.*:SumExpertsCuda.*:ShortConvCuda.Any*:KdaOutputCuda.*:
 small+=':AttnResGpuEdges.*:KdaDecodeGpuEdges.*:KdaPrefill.NoSlot*:MoeDecodeGpu.Absent*'
 small+=':LinearDecodeGpu.Refuses*:MlaCuda.Is*'
 sanitize_filter=${TRIAX_SANITIZE_FILTER:-$small-*LargePool*}
+# racecheck does not follow a warp that arrives at an mbarrier by one of its lanes (shown in
+# docs/kernels/moe.md): the kernels that hand their tiles over so are left to the other two tools.
+race_filter=${TRIAX_SANITIZE_FILTER:-$small-*LargePool*:KdaPrefill.*:MoeDecodeGpu.*:*MlaDecodeGpu.*}
 failed=()
 
 find_program() {
@@ -82,8 +85,10 @@ fi
 gpu_test=$(find_program gpu_test) || gpu_test=
 if [[ -n $gpu_test ]] && command -v compute-sanitizer >/dev/null; then
   for tool in memcheck racecheck synccheck; do
+    filter=$sanitize_filter
+    [[ $tool != racecheck ]] || filter=$race_filter
     step "sanitizer_$tool" compute-sanitizer --tool $tool --error-exitcode 9 \
-      "$gpu_test" --gtest_brief=1 --gtest_filter="$sanitize_filter"
+      "$gpu_test" --gtest_brief=1 --gtest_filter="$filter"
   done
 fi
 [[ -z $gpu_test ]] || step gpu_test "$gpu_test" --gtest_brief=1
