@@ -36,6 +36,7 @@ LIBRARIES = {
     r"histedit\.h|editline/": "libedit",
     r"liburing\.h": "liburing",
     r"hiredis/": "hiredis",
+    r"boost/": "Boost",
 }
 # Of these, only tests, benches and src/testing may use:
 TEST_LIBRARIES = re.compile(r"gtest/|gmock/|benchmark/")

@@ -8,7 +8,7 @@ set -euo pipefail
 
 required=(g++ cmake ninja-build make git pkg-config libfmt-dev nlohmann-json3-dev libcli11-dev
           libpcre2-dev libedit-dev libxxhash-dev libzstd-dev liburing-dev libhiredis-dev redis-tools
-          libgtest-dev libgmock-dev libbenchmark-dev python3)
+          libboost-dev libgtest-dev libgmock-dev libbenchmark-dev python3)
 useful=(ccache clang-format)  # the build does without them
 case "${1:-}" in
   "") ;;
