@@ -42,7 +42,11 @@ struct BatchRequest {
   int64_t draft_tokens = 0;       // > 0: up to so many tokens are guessed and verified together;
                                   // changes the speed, not the answer
   Drafter drafter = {};           // guesses; empty: prompt lookup
-  uint64_t session = 0;           // requests of one conversation; 0: unknown
+  /// Called in step(), before the first token is computed: what was found of the prompt.
+  std::function<void(const Reuse&)> on_start = {};
+  /// Called in step() for each token, before its event; false: the answer ends with it (kStop).
+  std::function<bool(int32_t choice, const dense::SampledToken&)> on_token = {};
+  uint64_t session = 0;  // requests of one conversation; 0: unknown
   uint64_t client = 0;
   uint64_t salt = 0;  // requests of different salts share nothing
   int priority = 0;   // higher first

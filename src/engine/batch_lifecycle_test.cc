@@ -69,6 +69,33 @@ class BatchLifecycleTest : public ::testing::Test {
   static inline engine::Engine* engine_ = nullptr;
 };
 
+TEST_F(BatchLifecycleTest, ItsOwnerHearsOfTheStartAndMayEndAnAnswerAtAnyToken) {
+  BatchRunner runner(*engine_, roomy());
+  const BatchRequest plain = request(random_tokens(100, 21), 12);
+  const Answer whole = runner.ask(plain);
+  int starts = 0;
+  int64_t resumed = -1;
+  BatchRequest r = plain;
+  r.draft_tokens = 4;  // a token that was guessed right ends the answer like any other
+  r.on_start = [&](const engine::Reuse& reuse) {
+    ++starts;
+    resumed = reuse.resumed;
+  };
+  std::vector<int32_t> heard;
+  r.on_token = [&](int32_t choice, const dense::SampledToken& token) {
+    EXPECT_EQ(choice, 0);
+    heard.push_back(token.id);
+    return heard.size() < 5;
+  };
+  const Answer cut = runner.ask(r);
+  EXPECT_EQ(starts, 1);
+  EXPECT_EQ(resumed, cut.usage.reuse.resumed);
+  EXPECT_EQ(heard, std::vector(whole.tokens.begin(), whole.tokens.begin() + 5));
+  EXPECT_EQ(cut.tokens, heard);
+  EXPECT_EQ(cut.reason, FinishReason::kStop);
+  expect_nothing_runs(runner);
+}
+
 TEST_F(BatchLifecycleTest, EachChoiceIsTheRequestWithItsSeed) {
   for (const int64_t length : {1, 64, 100, 128}) {
     BatchRunner runner(*engine_, roomy());

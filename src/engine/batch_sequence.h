@@ -25,6 +25,7 @@ struct BatchEngine::Sequence {
   DraftLength draft_length;
   std::vector<int32_t> draft = {};  // for the next step
   bool decoding = false;            // the last step gave a token
+  bool started = false;
   bool ended = false;
   BatchUsage usage = {};
 };

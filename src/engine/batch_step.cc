@@ -1,6 +1,7 @@
 // One step: drafts, the scheduler's plan, one forward pass, tokens, checkpoints.
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "engine/batch_sequence.h"
 
@@ -65,6 +66,10 @@ std::vector<BatchEngine::Work> BatchEngine::prepare(const sched::Plan& plan) {
   std::vector<Work> works;
   for (const sched::Piece& piece : plan.pieces) {
     Work work{.sequence = sequences_.at(piece.id).get(), .piece = piece};
+    if (!std::exchange(work.sequence->started, true) && work.sequence->choice == 0 &&
+        work.sequence->request->on_start) {
+      work.sequence->request->on_start(memory_->reuse(piece.id));
+    }
     const std::span<const int32_t> known = memory_->tokens(piece.id);
     const auto seen = static_cast<size_t>(memory_->state(piece.id).length());
     // A state behind `begin` lags: what it has not seen comes along.
@@ -106,12 +111,14 @@ bool BatchEngine::take_token(Sequence& sequence, const dense::SampledToken& toke
     sequence.lookup.append(std::span(&token.id, 1));
   }
   ++sequence.usage.answer_tokens;
+  const auto& on_token = sequence.request->on_token;
+  const bool go_on = !on_token || on_token(sequence.choice, token);
   events_.push_back({.kind = BatchEvent::Kind::kToken,
                      .request = sequence.request_id,
                      .choice = sequence.choice,
                      .token = token});
   const std::vector<int32_t>& stops = sequence.request->stop_ids;
-  if (std::ranges::find(stops, token.id) != stops.end()) {
+  if (!go_on || std::ranges::find(stops, token.id) != stops.end()) {
     finish(sequence, FinishReason::kStop);
   } else if (sequence.usage.answer_tokens == sequence.answer_max) {
     finish(sequence, FinishReason::kLength);
