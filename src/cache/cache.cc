@@ -153,7 +153,7 @@ Result<LeaseId> Cache::begin(const Request& request, double now) {
   }
   start(lease, request, found, now);
   if (found.match.not_loaded > 0) {
-    load_for(id, request, found, now);
+    load_for(id, request, found, Tier::kDevice, now);
   }
   return id;
 }

@@ -77,7 +77,8 @@ struct Transfer {
   Tier to = Tier::kDevice;
   int64_t bytes = 0;
   bool urgent = false;      // a request waits for it
-  std::vector<Page> pages;  // empty when CacheConfig::name_moves is off
+  std::vector<Page> pages;  // those that `to` lacks; empty when CacheConfig::name_moves is off
+  std::vector<Key> path;    // of all pages from the first token on; below the RAM only
   Key state_key;            // of exactly `tokens` tokens
   int64_t tokens = 0;
   SlotId state_from = kNoId;
@@ -88,7 +89,8 @@ struct Transfer {
 /// Something that left a tier below the device: its owner may delete it.
 struct Drop {
   Tier tier = Tier::kRam;
-  bool state = false;  // else a page
+  bool state = false;    // else a page
+  bool deleted = false;  // by forget: nobody is to read it any more; else it left for room or age
   Key key;
   int32_t id = kNoId;
 };
@@ -167,19 +169,34 @@ class Cache {
   void take_transfers(std::vector<Transfer>& out);
   /// The owner made the copy, or could not.
   void confirm(uint64_t transfer, bool made, double now);
+  /// The copy could not be made since a tier turned out to lack what this cache believes it to
+  /// have: the page of that block of the boundary's path (-1: only its state). What depends on it
+  /// there is lost, so that nobody asks again and it can be written anew.
+  void confirm_lost(uint64_t transfer, Tier where, int32_t block, double now);
   /// Appends what left tiers below the device since the last call (CacheConfig::name_moves).
   void take_drops(std::vector<Drop>& out);
-  /// Plans the load that begin would ask for, if there is one: for a request that waits, or a
-  /// session about to return.
+  /// Plans the load that begin would ask for, if there is one: to the device for a request that
+  /// could start, to the RAM (where there is one) for one that has to wait.
   /// Returns    whether one was planned or is on its way
-  bool prefetch(const Request& request, double now);
+  bool prefetch(const Request& request, double now, Tier to = Tier::kDevice);
+  /// Plans loads to `to`, the RAM or the device, of what its policy would rather keep there than
+  /// what it has: sessions that were away, and are now likely to be back soon.
+  /// Returns    bytes planned, at most bytes_max
+  int64_t prefetch_returning(Tier to, int64_t bytes_max, double now);
   /// A boundary that a lower tier holds already, with all pages before it (found after a restart,
   /// or in a shared store), becomes known. Transfers name the objects by key; ids are made up.
   /// Errors     kResourceExhausted, kInvalidArgument (no such tier; beyond the prompt)
   Status adopt(Tier tier, const Prompt& prompt, Anchor boundary, double now);
 
-  /// Drops everything a session alone holds and nobody uses.
+  /// Deletes everything a session alone holds and nobody uses, from all tiers.
   void forget(uint64_t session, double now);
+  /// What was not used for a tier's TTL leaves it. Walks everything: call it seldom.
+  void expire(double now);
+
+  /// How fast a tier's copies to the device are, as measured.
+  void set_link(Tier tier, double latency_seconds, double bytes_per_second);
+  /// What computing costs, as measured; in what is kept only its shape counts, not this.
+  void set_prefill_seconds(double per_token) { config_.prefill.per_token = per_token; }
 
   /// Only where the future is known, for the policy `clairvoyant`: when the session's next request
   /// comes, and how many tokens of the present prompt it shares. Told before begin, or later again.
@@ -238,10 +255,12 @@ class Cache {
 
   // cache_tiers.cc
   Boundary below(const Request& request, const Tree::Place& place, Tier tier) const;
-  void load_for(LeaseId id, const Request& request, const Found& found, double now);
+  void load_for(LeaseId id, const Request& request, const Found& found, Tier to, double now);
+  double load_seconds(Tier from, int64_t blocks) const;
   uint32_t plan(uint32_t checkpoint, Tier from, Tier to, double now);
   void describe(const TransferState& transfer, int64_t bytes);
   void store_down(uint32_t checkpoint, Tier from, double now);
+  Tier source_of(uint32_t checkpoint, Tier to) const;
   bool keep_below(uint32_t item, Tier tier, double now);
   bool install(TransferState& transfer, double now);
   void install_run(TransferState& transfer, uint32_t node);
@@ -258,6 +277,9 @@ class Cache {
   bool make_room(Tier tier, int64_t bytes, double now);
   void evict_run(uint32_t node, Tier tier, double now);
   void evict_state(uint32_t checkpoint, Tier tier, double now);
+  void evict_branch(uint32_t node, Tier tier, double now);
+  template <typename IsOld>
+  void evict_all(Tier tier, double now, const IsOld& is_old);
   void remove_if_gone(uint32_t checkpoint);
   void remove_ghosts(uint32_t node);
   void bound_ghosts();
@@ -303,6 +325,7 @@ class Cache {
   uint64_t transfers_planned_ = 0;
   std::vector<Transfer> planned_;
   std::vector<Drop> drops_;
+  bool deleting_ = false;  // drops are deletions
   CacheStats stats_;
 };
 

@@ -177,6 +177,73 @@ void Cache::evict_run(uint32_t node, Tier tier, double now) {
   refresh_run(above, now);
 }
 
+/// What hangs on a run in that tier, and the run, as far as nobody uses it.
+void Cache::evict_branch(uint32_t node, Tier tier, double now) {
+  const auto t = static_cast<size_t>(tier);
+  std::vector<std::pair<uint32_t, uint32_t>> children;
+  for (uint32_t i = tree_.node(node).child; i != kNone; i = tree_.node(i).next) {
+    children.emplace_back(i, tree_.node(i).generation);
+  }
+  for (const auto& [i, generation] : children) {
+    if (tree_.alive(i) && tree_.node(i).generation == generation && tree_.node(i).in(tier)) {
+      evict_branch(i, tier, now);
+    }
+  }
+  for (uint32_t c = tree_.node(node).checkpoint; c != kNone;) {
+    const uint32_t next = tree_.checkpoint(c).next;
+    if ((tree_.checkpoint(c).listed & bit(tier)) != 0) {
+      evict_state(c, tier, now);
+    }
+    c = next;
+  }
+  const Node& n = tree_.node(node);
+  if (node != kRoot && n.in(tier) && n.children[t] == 0 && n.pins == 0) {
+    evict_run(node, tier, now);
+  }
+}
+
+/// Evicts from a tier what `is_old` says of states and of runs that no state needs any more.
+template <typename IsOld>
+void Cache::evict_all(Tier tier, double now, const IsOld& is_old) {
+  for (uint32_t c = 0; c < tree_.checkpoints_end(); ++c) {
+    if ((tree_.checkpoint(c).listed & bit(tier)) != 0 && is_old(tree_.checkpoint(c))) {
+      evict_state(c, tier, now);
+    }
+  }
+  for (bool again = true; again;) {
+    again = false;
+    for (uint32_t i = 1; i < tree_.nodes_end(); ++i) {
+      if (tree_.alive(i) && (tree_.node(i).listed & bit(tier)) != 0 && is_old(tree_.node(i)) &&
+          item_of_run(i, tier).dead) {
+        evict_run(i, tier, now);
+        again = true;
+      }
+    }
+  }
+}
+
+void Cache::forget(uint64_t session, double now) {
+  const uint32_t s = session_by_id_.find(session);
+  if (s == kNone) {
+    return;
+  }
+  deleting_ = true;
+  for (int t = 0; t < kTiers; ++t) {
+    evict_all(static_cast<Tier>(t), now, [s](const auto& held) { return held.session == s; });
+  }
+  deleting_ = false;
+}
+
+void Cache::expire(double now) {
+  for (int t = 0; t < kTiers; ++t) {
+    const double ttl = config_.tiers[static_cast<size_t>(t)].ttl_seconds;
+    if (ttl > 0) {
+      evict_all(static_cast<Tier>(t), now,
+                [&](const auto& held) { return held.last_used + ttl <= now; });
+    }
+  }
+}
+
 void Cache::remove_ghosts(uint32_t node) {
   while (tree_.node(node).child != kNone) {
     remove_ghosts(tree_.node(node).child);

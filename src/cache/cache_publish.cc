@@ -216,34 +216,6 @@ void Cache::end(LeaseId id, Outcome outcome, double now) {
   free_leases_.push_back(id.index);
 }
 
-void Cache::forget(uint64_t session, double now) {
-  const uint32_t s = session_by_id_.find(session);
-  if (s == kNone) {
-    return;
-  }
-  for (uint32_t c = 0; c < tree_.checkpoints_end(); ++c) {
-    for (size_t t = 0; t < kTiers; ++t) {
-      const Checkpoint& checkpoint = tree_.checkpoint(c);
-      if (checkpoint.session == s && (checkpoint.listed >> t & 1) != 0) {
-        evict_state(c, static_cast<Tier>(t), now);
-      }
-    }
-  }
-  for (bool again = true; again;) {
-    again = false;
-    for (uint32_t i = 1; i < tree_.nodes_end(); ++i) {
-      for (size_t t = 0; t < kTiers; ++t) {
-        const Node& node = tree_.node(i);
-        if (tree_.alive(i) && node.session == s && (node.listed >> t & 1) != 0 &&
-            item_of_run(i, static_cast<Tier>(t)).dead) {
-          evict_run(i, static_cast<Tier>(t), now);
-          again = true;
-        }
-      }
-    }
-  }
-}
-
 void Cache::set_next_use(uint64_t session, double when, double now, int64_t tokens) {
   const uint32_t s = session_with(session);
   Session& view = sessions_[s].view;

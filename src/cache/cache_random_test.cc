@@ -83,6 +83,8 @@ class Random {
     }
     if (s.ssd) {
       config.tiers[2] = {s.pages * 4 * config.page_bytes, 300, WriteMode::kBack};
+      config.tiers[2].ttl_seconds = 900;
+      config.tiers[3] = {s.pages * 8 * config.page_bytes, 300, WriteMode::kThrough};
     }
     return config;
   }
@@ -102,14 +104,31 @@ class Random {
     } else if (dice < 97) {
       const std::vector<int32_t> tokens = sequence();
       const BlockHasher hasher = bench_.hashed(tokens);
-      cache().prefetch({hasher.prompt(), rng_.below(9), false}, now_);
+      const Tier to = rng_.below(2) == 0 ? Tier::kRam : Tier::kDevice;
+      cache().prefetch({hasher.prompt(), rng_.below(9), false}, now_, to);
     } else if (dice < 98) {
-      cache().forget(rng_.below(9), now_);
+      tend();
     } else {
       adopt();
     }
     cache().take_transfers(transfers_);
     forget_drops();
+  }
+
+  void tend() {
+    switch (rng_.below(4)) {
+      case 0:
+        return cache().forget(rng_.below(9), now_);
+      case 1:
+        return cache().expire(now_);
+      case 2:
+        return cache().set_link(Tier::kSsd, 0, rng_.below(2) == 0 ? 1 : 1e9);
+      default:
+        const Tier to = rng_.below(2) == 0 && cache().config().tiers[1].budget_bytes > 0
+                            ? Tier::kRam
+                            : Tier::kDevice;
+        cache().prefetch_returning(to, 4000, now_);
+    }
   }
 
   /// A random walk in a small tree of sequences; lengths gather around multiples of 64.
@@ -258,6 +277,12 @@ class Random {
     if (made) {
       copy(t);
     }
+    if (!made && rng_.below(2) == 0) {
+      const auto end = static_cast<uint64_t>(t.tokens / kBlock);
+      const auto block = static_cast<int32_t>(rng_.below(end + 1)) - 1;
+      cache().confirm_lost(t.id, t.from == Tier::kDevice ? t.to : t.from, block, now_);
+      return;
+    }
     cache().confirm(t.id, made, now_);
   }
 
@@ -278,9 +303,11 @@ class Random {
     }
   }
 
+  static bool by_key(Tier tier) { return tier == Tier::kSsd || tier == Tier::kShared; }
+
   Key get_state(const Transfer& t) {
-    if (t.from == Tier::kSsd) {
-      EXPECT_TRUE(ssd_states_.contains(t.state_key));
+    if (by_key(t.from)) {
+      EXPECT_TRUE(states_.contains({index(t.from), t.state_key}));
       return t.state_key;
     }
     const Key held = owner_.slot(t.from, t.state_from);
@@ -289,8 +316,8 @@ class Random {
   }
 
   void put(Tier tier, SlotId id, Key key, Key state) {
-    if (tier == Tier::kSsd) {
-      ssd_states_.insert(key);
+    if (by_key(tier)) {
+      states_.insert({index(tier), key});
     } else {
       owner_.slot(tier, id) = state;
     }
@@ -298,11 +325,11 @@ class Random {
 
   // The SSD names its objects by key, the other tiers by id.
   Owner::PageKeys get(Tier tier, PageId id, Key key) {
-    return tier == Tier::kSsd ? ssd_pages_[key] : owner_.page(tier, id);
+    return by_key(tier) ? pages_[{index(tier), key}] : owner_.page(tier, id);
   }
 
   void put(Tier tier, PageId id, Key key, const Owner::PageKeys& rows) {
-    (tier == Tier::kSsd ? ssd_pages_[key] : owner_.page(tier, id)) = rows;
+    (by_key(tier) ? pages_[{index(tier), key}] : owner_.page(tier, id)) = rows;
   }
 
   /// A boundary that another worker has stored becomes known.
@@ -318,23 +345,23 @@ class Random {
     for (int64_t k = 1; k <= tokens; ++k) {
       rows.push_back(hasher.key_at(k));
       if (k % kBlock == 0 || k == tokens) {
-        ssd_pages_[rows.back()] = rows;
+        pages_[{index(Tier::kSsd), rows.back()}] = rows;
       }
       if (k % kBlock == 0) {
         rows.clear();
       }
     }
-    ssd_states_.insert(hasher.key_at(tokens));
+    states_.insert({index(Tier::kSsd), hasher.key_at(tokens)});
   }
 
   void forget_drops() {
     std::vector<Drop> drops;
     cache().take_drops(drops);
     for (const Drop& drop : drops) {
-      if (drop.tier == Tier::kSsd && drop.state) {
-        ssd_states_.erase(drop.key);
-      } else if (drop.tier == Tier::kSsd) {
-        ssd_pages_.erase(drop.key);
+      if (by_key(drop.tier) && drop.state) {
+        states_.erase({index(drop.tier), drop.key});
+      } else if (by_key(drop.tier)) {
+        pages_.erase({index(drop.tier), drop.key});
       }
     }
   }
@@ -346,8 +373,8 @@ class Random {
   std::vector<Transfer> transfers_;
   double now_ = 0;
   int64_t resumed_ = 0;
-  std::map<Key, Owner::PageKeys> ssd_pages_;
-  std::set<Key> ssd_states_;
+  std::map<std::pair<int, Key>, Owner::PageKeys> pages_;  // of tiers that go by keys
+  std::set<std::pair<int, Key>> states_;
 };
 
 class CacheRandom : public testing::TestWithParam<Setting> {};

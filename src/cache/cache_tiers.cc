@@ -92,9 +92,18 @@ void Cache::describe(const TransferState& transfer, int64_t bytes) {
   }
   if (config_.name_moves) {
     out.pages.resize(transfer.pages.size());
-    for (uint32_t i = c.node; tree_.node(i).end_block() > transfer.first_block;
+    const bool whole = index(transfer.to) > index(Tier::kRam);
+    out.path.resize(whole ? static_cast<size_t>(tree_.node(c.node).end_block()) : 0);
+    for (uint32_t i = c.node;
+         i != kRoot && (whole || tree_.node(i).end_block() > transfer.first_block);
          i = tree_.node(i).parent) {
       const Node& node = tree_.node(i);
+      if (whole) {
+        std::copy(node.keys.begin(), node.keys.end(), out.path.begin() + node.first_block);
+      }
+      if (node.end_block() <= transfer.first_block) {
+        continue;
+      }
       for (int32_t b = 0; b < node.blocks; ++b) {
         const auto at = static_cast<size_t>(node.first_block + b - transfer.first_block);
         const auto k = static_cast<size_t>(b);
@@ -105,27 +114,34 @@ void Cache::describe(const TransferState& transfer, int64_t bytes) {
   planned_.push_back(std::move(out));
 }
 
-void Cache::load_for(LeaseId id, const Request& request, const Found& found, double now) {
+double Cache::load_seconds(Tier from, int64_t blocks) const {
+  const TierConfig& link = config_.tiers[static_cast<size_t>(from)];
+  const auto bytes = static_cast<double>(blocks * config_.page_bytes + link.state_bytes);
+  return link.read_latency_seconds +
+         (link.read_bytes_per_second > 0 ? bytes / link.read_bytes_per_second : 0);
+}
+
+void Cache::set_link(Tier tier, double latency_seconds, double bytes_per_second) {
+  TierConfig& link = config_.tiers[static_cast<size_t>(tier)];
+  link.read_latency_seconds = latency_seconds;
+  link.read_bytes_per_second = bytes_per_second;
+}
+
+void Cache::load_for(LeaseId id, const Request& request, const Found& found, Tier to, double now) {
   const Tier tier = found.match.tier;
-  const TierConfig& link = config_.tiers[static_cast<size_t>(tier)];
   const Boundary boundary = below(request, found.place, tier);
   if (boundary.checkpoint == kNone) {
     return;  // left the tier when room was made for this request
   }
   uint32_t here = boundary.node;
-  while (!tree_.node(here).in(Tier::kDevice)) {
+  while (!tree_.node(here).in(to)) {
     here = tree_.node(here).parent;
   }
   const int64_t blocks = tree_.node(boundary.node).end_block() - tree_.node(here).end_block();
-  const int64_t bytes = blocks * config_.page_bytes + link.state_bytes;
-  double seconds = link.read_latency_seconds;
-  if (link.read_bytes_per_second > 0) {
-    seconds += static_cast<double>(bytes) / link.read_bytes_per_second;
-  }
-  if (seconds >= config_.prefill.seconds(found.best.tokens, boundary.tokens)) {
+  if (load_seconds(tier, blocks) >= config_.prefill.seconds(found.best.tokens, boundary.tokens)) {
     return;  // computing is cheaper
   }
-  const uint32_t transfer = plan(boundary.checkpoint, tier, Tier::kDevice, now);
+  const uint32_t transfer = plan(boundary.checkpoint, tier, to, now);
   if (transfer == kNone) {
     return;
   }
@@ -138,22 +154,65 @@ void Cache::load_for(LeaseId id, const Request& request, const Found& found, dou
   }
 }
 
-bool Cache::prefetch(const Request& request, double now) {
+bool Cache::prefetch(const Request& request, double now, Tier to) {
   const Found found = find(request);
-  if (found.match.not_loaded == 0) {
+  const bool to_ram = to == Tier::kRam && has(Tier::kRam);
+  if (found.match.not_loaded == 0 || (to_ram && found.match.tier == Tier::kRam)) {
     return false;
   }
   const Boundary boundary = below(request, found.place, found.match.tier);
-  const uint64_t name = uint64_t{boundary.checkpoint} * kTiers + kDevice;
-  if (transfer_of_.find(name) == kNone) {
-    load_for({}, request, found, now);
+  const uint64_t name = uint64_t{boundary.checkpoint} * kTiers;
+  const auto on_its_way = [&](Tier tier) {
+    return transfer_of_.find(name + static_cast<size_t>(tier)) != kNone;
+  };
+  if (!on_its_way(Tier::kDevice) && (found.match.tier == Tier::kRam || !on_its_way(Tier::kRam))) {
+    load_for({}, request, found, to_ram ? Tier::kRam : Tier::kDevice, now);
   }
-  return transfer_of_.find(name) != kNone;
+  return on_its_way(Tier::kDevice) || (found.match.tier != Tier::kRam && on_its_way(Tier::kRam));
 }
 
-/// Copies a checkpoint to the next tier that is there, if it writes through.
+int64_t Cache::prefetch_returning(Tier to, int64_t bytes_max, double now) {
+  Policy& policy = *policies_[static_cast<size_t>(to)];
+  int64_t planned = 0;
+  for (uint32_t i = 0; i < tree_.checkpoints_end(); ++i) {
+    const Checkpoint& c = tree_.checkpoint(i);
+    const Tier from = c.node == kNone || c.writing ? to : source_of(i, to);
+    if (from == to || index(from) < index(to) || c.superseded || c.pins > 0 ||
+        sessions_[c.session].tip != c.node || sessions_[c.session].view.active > 0) {
+      continue;  // free, there already, in use, or not where its session goes on
+    }
+    uint32_t here = c.node;
+    while (!tree_.node(here).in(to)) {
+      here = tree_.node(here).parent;
+    }
+    const int64_t blocks = tree_.node(c.node).end_block() - tree_.node(here).end_block();
+    const int64_t bytes = blocks * config_.page_bytes + state_bytes(c, to);
+    const int64_t tokens = tree_.node(c.node).end_tokens() + c.rows;
+    const auto t = static_cast<size_t>(to);
+    const bool room = used_[t] + bytes <= config_.tiers[t].budget_bytes;
+    if (planned + bytes <= bytes_max &&
+        load_seconds(from, blocks) < config_.prefill.seconds(0, tokens) &&
+        policy.returning(item_of_state(i, to), room, now) && plan(i, from, to, now) != kNone) {
+      planned += bytes;
+    }
+  }
+  return planned;
+}
+
+/// The tier to copy it from: memory of this process where it lies there, else the fastest. `to`
+/// where it is in none.
+Tier Cache::source_of(uint32_t checkpoint, Tier to) const {
+  for (const Tier tier : {Tier::kRam, Tier::kDevice, Tier::kSsd, Tier::kShared}) {
+    if (tree_.checkpoint(checkpoint).in(tier)) {
+      return tier;
+    }
+  }
+  return to;
+}
+
+/// Copies a checkpoint to the next tier below `from` that is there, if it writes through.
 void Cache::store_down(uint32_t checkpoint, Tier from, double now) {
-  if (!tree_.checkpoint(checkpoint).in(from) || tree_.checkpoint(checkpoint).writing) {
+  if (tree_.checkpoint(checkpoint).tiers == 0 || tree_.checkpoint(checkpoint).writing) {
     return;
   }
   for (int t = index(from) + 1; t < kTiers; ++t) {
@@ -161,7 +220,7 @@ void Cache::store_down(uint32_t checkpoint, Tier from, double now) {
     if (has(tier)) {
       if (config_.tiers[static_cast<size_t>(t)].write == WriteMode::kThrough &&
           !tree_.checkpoint(checkpoint).in(tier)) {
-        plan(checkpoint, from, tier, now);
+        plan(checkpoint, source_of(checkpoint, tier), tier, now);
       }
       return;
     }
@@ -183,7 +242,8 @@ bool Cache::keep_below(uint32_t item, Tier tier, double now) {
   for (uint32_t i = run ? tree_.node(item / 2).checkpoint : item / 2; i != kNone;
        i = run ? tree_.checkpoint(i).next : kNone) {
     const Checkpoint& c = tree_.checkpoint(i);
-    waits |= c.in(tier) && !c.superseded && !c.in(lower) && plan(i, tier, lower, now) != kNone;
+    waits |= c.in(tier) && !c.superseded && !c.in(lower) && (c.refused & bit(lower)) == 0 &&
+             plan(i, tier, lower, now) != kNone;
   }
   return waits;
 }
@@ -202,14 +262,15 @@ void Cache::note_drop(const Node& node, Tier tier) {
   const auto t = static_cast<size_t>(tier);
   if (config_.name_moves && tier != Tier::kDevice) {
     for (size_t i = 0; i < node.keys.size(); ++i) {
-      drops_.push_back({tier, false, node.keys[i], node.pages[t][i]});
+      drops_.push_back({tier, false, deleting_, node.keys[i], node.pages[t][i]});
     }
   }
 }
 
 void Cache::note_drop(const Checkpoint& checkpoint, Tier tier) {
   if (config_.name_moves && tier != Tier::kDevice) {
-    drops_.push_back({tier, true, checkpoint.key, checkpoint.slots[static_cast<size_t>(tier)]});
+    drops_.push_back(
+        {tier, true, deleting_, checkpoint.key, checkpoint.slots[static_cast<size_t>(tier)]});
   }
 }
 
@@ -246,10 +307,34 @@ void Cache::confirm(uint64_t id, bool made, double now) {
   for (const LeaseId& lease : transfer.waiting) {
     resume_loaded(lease, transfer, installed, now);
   }
-  if (installed && transfer.to != Tier::kDevice) {
-    store_down(checkpoint, transfer.to, now);
+  if (transfer.to != Tier::kDevice) {
+    Checkpoint& copied = tree_.checkpoint(checkpoint);
+    copied.refused = static_cast<uint8_t>(installed ? copied.refused & ~bit(transfer.to)
+                                                    : copied.refused | bit(transfer.to));
+    if (index(transfer.from) < index(transfer.to)) {
+      store_down(checkpoint, transfer.to, now);  // a tier that fails does not stop those below
+    }
   }
   release_transfer(transfer, now);
+}
+
+void Cache::confirm_lost(uint64_t id, Tier where, int32_t block, double now) {
+  const uint32_t i = transfer_by_id_.find(id);
+  check(i != kNone, "a transfer is confirmed once");
+  const uint32_t checkpoint = transfers_[i].checkpoint;
+  confirm(id, false, now);
+  const Checkpoint& c = tree_.checkpoint(checkpoint);
+  uint32_t node = c.node;
+  if (block < 0) {
+    if ((c.listed & bit(where)) != 0) {
+      evict_state(checkpoint, where, now);
+    }
+    return;
+  }
+  while (tree_.node(node).first_block > block) {
+    node = tree_.node(node).parent;
+  }
+  evict_branch(node, where, now);
 }
 
 /// Everything of a confirmed copy becomes part of the tier, or nothing does.

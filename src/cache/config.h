@@ -25,6 +25,7 @@ struct TierConfig {
   WriteMode write = WriteMode::kThrough;
   double read_bytes_per_second = 0;  // towards the device; 0: as if instantaneous
   double read_latency_seconds = 0;
+  double ttl_seconds = 0;  // what was not used for so long leaves, see Cache::expire; 0: never
 };
 
 /// Seconds that one request's prefill costs: per_token * n + per_token_squared * n * context. What

@@ -38,6 +38,8 @@ std::string_view name_of(AnchorKind kind) {
 
 void Policy::session_changed(uint32_t /*index*/, const Session& /*session*/, double /*now*/) {}
 
+bool Policy::returning(const Item& /*item*/, bool /*room*/, double /*now*/) { return false; }
+
 void Policy::prompt_compared(int32_t /*back*/, int64_t /*blocks*/) {}
 
 std::vector<std::string> policy_names() {

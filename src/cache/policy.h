@@ -96,6 +96,9 @@ class Policy {
   /// The item to evict next; it stays inserted until erase.
   /// Returns    false when nothing is inserted
   virtual bool victim(double now, uint32_t* id) = 0;
+  /// Whether a state that is not inserted, the newest of an idle session, is worth being fetched:
+  /// clearly more than what would go for it, or anything when there is room. Never by default.
+  virtual bool returning(const Item& item, bool room, double now);
 };
 
 /// `name`:

@@ -91,7 +91,23 @@ class ValuePolicy final : public Policy {
     return true;
   }
 
+  bool returning(const Item& item, bool room, double now) override {
+    advance(now);
+    const Known& s = session(item.session);
+    if (!s.idle || s.bucket + 1 >= kAgeBuckets) {
+      return false;
+    }
+    if (room || !dead_.empty()) {
+      return true;
+    }
+    const int64_t bytes = item.bytes + item.tokens / kBlockTokens * page_bytes_;
+    const double worth = model_.index_of(s.kind, s.bucket) * prefill_.seconds(0, item.tokens) /
+                         static_cast<double>(bytes);
+    return !states_.empty() && worth > kClearly * states_.top_key();
+  }
+
  private:
+  static constexpr double kClearly = 1.5;  // less, and sessions alike would take turns
   static constexpr int64_t kBlockTokens = 64;
   static constexpr int64_t kAnswerTokensMin = 1024;
 

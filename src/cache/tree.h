@@ -61,6 +61,7 @@ struct Checkpoint {
   uint32_t uses = 0;
   uint8_t tiers = 0;
   uint8_t listed = 0;
+  uint8_t refused = 0;  // bit t: a copy to tier t failed, so eviction does not wait for one again
   AnchorKind kind = AnchorKind::kPromptEnd;
   bool writing = false;  // published, not committed
   bool superseded = false;
