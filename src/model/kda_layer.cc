@@ -1,4 +1,5 @@
 // A KDA layer: projections, short convolution, the recurrence, norm and gate (spec 2.2).
+#include "model/observed.h"
 #include "model/step.h"
 #include "sequence/kda/kda.h"
 #include "sequence/kda/kda_fused.h"
@@ -135,6 +136,9 @@ Status kda_layer(const Step& step, int64_t layer, const KdaWeights& w,
                                  take(scope, step.tokens, width), take(scope, step.tokens, width),
                                  take(scope, step.tokens, kda.heads)};
   if (Status s = project(step, w, input, scope, projected); !s.ok()) {
+    return s;
+  }
+  if (Status s = observe_decay(step, layer, w, projected.decay); !s.ok()) {
     return s;
   }
   const TensorView conv = take(scope, step.tokens, 3 * width);

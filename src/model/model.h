@@ -32,6 +32,13 @@ struct SequenceInput {
 ///   h_attn, attn_out, h_mlp, mlp_out, out   [T, D] per layer (out: the residual after the layer)
 ///   expert_ids, expert_weights              [T, k] per MoE layer
 ///   pre_norm                                [rows, D], layer -1: input of the final norm
+///   attn_mix, mlp_mix                       [T, B] per layer with AttnRes: the softmax over depth
+///                                           that made h_attn, h_mlp of it; B sources: the embedding,
+///                                           the sums of complete blocks, the running sum if it has
+///                                           begun (layer 0's h_attn is the embedding: B = 1)
+///   output_mix                              [T, B], layer -1: the same before the final norm
+///   log_decay                               [T, H, K] per KDA layer: the g of kda.h, <= 0
+/// The last four are computed for the observer alone, in double.
 using Observer = std::function<void(int64_t layer, std::string_view name, ConstTensorView value)>;
 
 /// Seconds by operation, summed over calls.

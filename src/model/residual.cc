@@ -5,6 +5,7 @@
 
 #include "dense/rows/rows.h"
 #include "depth/attn_res/attn_res.h"
+#include "model/observed.h"
 
 namespace triax::model {
 ResidualStream::ResidualStream(const Step& step, const ModelWeights& weights,
@@ -45,7 +46,7 @@ Status ResidualStream::attention_input(int64_t layer, TensorView h, dense::NormI
     return {};
   }
   const LayerWeights& weights = weights_.layers[static_cast<size_t>(layer)];
-  Status status = mix(weights.attn_query.view(), h);
+  Status status = mix(layer, "attn_mix", weights.attn_query.view(), h);
   if (status.ok() && layer % block_ == 0) {
     status = bank(layer);
   }
@@ -59,10 +60,22 @@ Status ResidualStream::ffn_input(int64_t layer, TensorView h, dense::NormInput& 
     return {};
   }
   out.in = h;
-  return mix(weights_.layers[static_cast<size_t>(layer)].ffn_query.view(), h);
+  const LayerWeights& weights = weights_.layers[static_cast<size_t>(layer)];
+  return mix(layer, "mlp_mix", weights.ffn_query.view(), h);
 }
 
-Status ResidualStream::mix(ConstTensorView query, TensorView h) {
+Status ResidualStream::mix(int64_t layer, std::string_view name, ConstTensorView query,
+                           TensorView h) {
+  const auto sources = [this] {
+    std::vector<ConstTensorView> all = banked_;
+    all.push_back(partial_);
+    return all;
+  };
+  if (step_.options.observer) {
+    if (Status s = observe_mix(step_, layer, name, sources(), query); !s.ok()) {
+      return s;
+    }
+  }
   if (banked_.empty()) {  // layer 0 sees the embedding itself
     return dense::copy_rows(step_.device, partial_, h);
   }
@@ -81,10 +94,8 @@ Status ResidualStream::mix(ConstTensorView query, TensorView h) {
                                         .out = h};
     return step_.run("attn_res", [&] { return depth::attn_res_merge(step_.device, merge); });
   }
-  std::vector<ConstTensorView> sources = banked_;
-  sources.push_back(partial_);
   return step_.run("attn_res", [&] {
-    return depth::attn_res(step_.device, {sources, query, step_.config.norm_eps, h});
+    return depth::attn_res(step_.device, {sources(), query, step_.config.norm_eps, h});
   });
 }
 
@@ -151,7 +162,7 @@ Status ResidualStream::output(std::span<const int64_t> rows, TensorView h, dense
     return dense::gather_rows(step_.device, partial_, rows, h);
   }
   const TensorView mixed = take(scope_, step_.tokens, h.size(1));
-  if (Status s = mix(weights_.final_query.view(), mixed); !s.ok()) {
+  if (Status s = mix(-1, "output_mix", weights_.final_query.view(), mixed); !s.ok()) {
     return s;
   }
   return dense::gather_rows(step_.device, mixed, rows, h);

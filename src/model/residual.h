@@ -35,7 +35,8 @@ class ResidualStream {
 
  private:
   bool depth_attention() const { return block_ > 0; }
-  Status mix(ConstTensorView query, TensorView h);
+  /// What made the input of `layer` is shown to an observer as `name`.
+  Status mix(int64_t layer, std::string_view name, ConstTensorView query, TensorView h);
   Status bank(int64_t layer);
   void hand_over(dense::NormInput& out);
 

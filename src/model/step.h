@@ -65,21 +65,27 @@ struct Step {
     return status.ok() ? linear(name, products) : status;
   }
 
-  /// The observer sees a copy of what lies on a GPU.
+  /// `value` itself, or a copy of what lies on a GPU, which `copy` then holds.
+  Result<ConstTensorView> on_host(ConstTensorView value, Tensor& copy) const {
+    if (device.cuda == nullptr) {
+      return value;
+    }
+    copy = Tensor(value.dtype(), value.shape());
+    const Status status = device.cuda->read(copy.view().raw(), value.raw(), copy.bytes());
+    return status.ok() ? Result<ConstTensorView>(copy.view()) : status;
+  }
+
+  /// Shows the observer a contiguous array.
   Status observe(int64_t layer, std::string_view name, ConstTensorView value) const {
     if (!options.observer) {
       return {};
     }
-    if (device.cuda == nullptr) {
-      options.observer(layer, name, value);
-      return {};
+    Tensor copy;
+    const Result<ConstTensorView> seen = on_host(value, copy);
+    if (seen.ok()) {
+      options.observer(layer, name, *seen);
     }
-    Tensor copy(value.dtype(), value.shape());
-    const Status status = device.cuda->read(copy.view().raw(), value.raw(), copy.bytes());
-    if (status.ok()) {
-      options.observer(layer, name, copy.view());
-    }
-    return status;
+    return seen.status();
   }
 };
 
