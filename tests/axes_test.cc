@@ -59,8 +59,8 @@ class AxesTest : public ::testing::Test {
   /// The input of a layer's sublayer after its norm, by the reference.
   Tensor normed(const Tensor& in, const Tensor& weight) {
     Tensor out = Tensor::f32({in.view().size(0), in.view().size(1)});
-    EXPECT_TRUE(dense::rms_norm(reference_, {in.view(), weight.view(), engine_->config().norm_eps,
-                                             out.view()})
+    EXPECT_TRUE(dense::rms_norm(reference_,
+                                {in.view(), weight.view(), engine_->config().norm_eps, out.view()})
                     .ok());
     return out;
   }

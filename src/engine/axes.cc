@@ -45,8 +45,8 @@ Result<std::unique_ptr<AxesProbe>> AxesProbe::create(Engine& engine, std::vector
         fmt::format("no token to watch: the first is {}, there are {}", first, count));
   }
   if (count > engine.context_tokens()) {
-    return Status::invalid_argument(fmt::format("{} tokens exceed the context of {}", count,
-                                                engine.context_tokens()));
+    return Status::invalid_argument(
+        fmt::format("{} tokens exceed the context of {}", count, engine.context_tokens()));
   }
   try {
     std::unique_ptr<AxesProbe> probe(new AxesProbe(engine, std::move(tokens), first));
@@ -75,14 +75,12 @@ Status AxesProbe::advance() {
     };
   }
   // The final norm runs for wanted rows only, and its mix with it.
-  const model::SequenceInput input{
-      &state_,
-      std::span(tokens_).subspan(static_cast<size_t>(position_),
-                                 static_cast<size_t>(end - position_)),
-      watched ? model::LogitRows::kLast : model::LogitRows::kNone};
-  const Status ran =
-      engine_.model().forward(engine_.device(), pool_, std::span(&input, 1), options,
-                              [](ConstTensorView) { return Status(); });
+  const model::SequenceInput input{&state_,
+                                   std::span(tokens_).subspan(static_cast<size_t>(position_),
+                                                              static_cast<size_t>(end - position_)),
+                                   watched ? model::LogitRows::kLast : model::LogitRows::kNone};
+  const Status ran = engine_.model().forward(engine_.device(), pool_, std::span(&input, 1), options,
+                                             [](ConstTensorView) { return Status(); });
   if (ran.ok()) {
     position_ = end;
   }
@@ -115,9 +113,8 @@ void AxesProbe::see(int64_t layer, std::string_view name, ConstTensorView value)
 }
 
 void AxesProbe::see_mix(int64_t layer, DepthMix::Before before, ConstTensorView value) {
-  auto found = std::ranges::find_if(axes_.depth, [&](const DepthMix& mix) {
-    return mix.layer == layer && mix.before == before;
-  });
+  auto found = std::ranges::find_if(
+      axes_.depth, [&](const DepthMix& mix) { return mix.layer == layer && mix.before == before; });
   if (found == axes_.depth.end()) {
     axes_.depth.push_back({.layer = layer, .before = before, .sources = value.size(1)});
     found = axes_.depth.end() - 1;

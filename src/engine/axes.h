@@ -17,7 +17,7 @@ struct DepthMix {
   enum class Before { kAttention, kFfn, kOutput };
   int64_t layer = 0;  // -1 for kOutput
   Before before = Before::kAttention;
-  int64_t sources = 0;         // the embedding, complete blocks, the running sum if it has begun
+  int64_t sources = 0;  // the embedding, complete blocks, the running sum if it has begun
   std::vector<float> weights = {};  // [T, sources]; each row's sum is 1
 };
 

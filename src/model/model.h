@@ -33,9 +33,10 @@ struct SequenceInput {
 ///   expert_ids, expert_weights              [T, k] per MoE layer
 ///   pre_norm                                [rows, D], layer -1: input of the final norm
 ///   attn_mix, mlp_mix                       [T, B] per layer with AttnRes: the softmax over depth
-///                                           that made h_attn, h_mlp of it; B sources: the embedding,
-///                                           the sums of complete blocks, the running sum if it has
-///                                           begun (layer 0's h_attn is the embedding: B = 1)
+///                                           that made h_attn, h_mlp of it; B sources: the
+///                                           embedding, the sums of complete blocks, the running
+///                                           sum if it has begun (layer 0's h_attn is the
+///                                           embedding: B = 1)
 ///   output_mix                              [T, B], layer -1: the same before the final norm
 ///   log_decay                               [T, H, K] per KDA layer: the g of kda.h, <= 0
 /// The last four are computed for the observer alone, in double.

@@ -6,7 +6,9 @@
 namespace triax::model {
 namespace {
 
-const float* row(ConstTensorView view, int64_t i) { return view.data<float>() + i * view.stride(0); }
+const float* row(ConstTensorView view, int64_t i) {
+  return view.data<float>() + i * view.stride(0);
+}
 
 /// s = sum_d query[d] v[d] / sqrt(mean(v^2) + eps)
 double score(const float* query, const float* v, int64_t dim, float eps) {
