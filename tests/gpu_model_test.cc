@@ -4,8 +4,8 @@
 #include <map>
 
 #include "base/rng.h"
+#include "checkpoint/shapes.h"
 #include "golden.h"
-#include "model/shapes.h"
 
 namespace triax::testing {
 namespace {
@@ -53,7 +53,7 @@ class GpuModelTest : public ::testing::Test {
   /// every expert, so that no choice flips by rounding and hides what is compared.
   static std::unique_ptr<engine::Engine> make(dense::Activations activations) {
     Result<checkpoint::ModelConfig> config =
-        model::named_shape("kimi-linear-48b", {.layers = 4, .vocab = 1024});
+        checkpoint::named_shape("kimi-linear-48b", {.layers = 4, .vocab = 1024});
     EXPECT_TRUE(config.ok());
     config->moe.experts = config->moe.top_k;
     Result<model::ModelWeights> weights = model::random_weights(*config, {});

@@ -9,10 +9,10 @@
 
 #include "app/bench.h"
 #include "base/rng.h"
+#include "checkpoint/shapes.h"
 #include "device/cuda/cuda_queue.h"
 #include "device/machine_peak.h"
 #include "model/footprint.h"
-#include "model/shapes.h"
 
 namespace triax::app {
 
@@ -260,7 +260,7 @@ void print_case(const BenchFlags& flags, const Case& c, const MachinePeaks& peak
 
 Result<std::unique_ptr<engine::Engine>> make_engine(const BenchFlags& flags) {
   Result<checkpoint::ModelConfig> config =
-      model::named_shape(flags.shape, {flags.layers, flags.vocab});
+      checkpoint::named_shape(flags.shape, {flags.layers, flags.vocab});
   if (!config.ok()) {
     return config.status();
   }

@@ -7,8 +7,8 @@
 #include <set>
 
 #include "app/ops_bench.h"
+#include "checkpoint/shapes.h"
 #include "device/cuda/cuda_queue.h"
-#include "model/shapes.h"
 
 namespace triax::app {
 namespace {
@@ -171,7 +171,7 @@ Status run_on(const BenchFlags& flags, const std::string& only,
 
 int bench_ops(const BenchFlags& flags, const std::string& only) {
   const Result<checkpoint::ModelConfig> config =
-      model::named_shape(flags.shape, {flags.layers, flags.vocab});
+      checkpoint::named_shape(flags.shape, {flags.layers, flags.vocab});
   const Result<engine::EngineOptions> options = flags.engine.options();
   if (!config.ok() || !options.ok()) {
     return fail(config.ok() ? options.status() : config.status());

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "checkpoint/shapes.h"
 #include "engine/batch_engine.h"
 #include "engine/session.h"
-#include "model/shapes.h"
 #include "testing/testing.h"
 
 namespace triax::testing {
@@ -26,7 +26,7 @@ constexpr int64_t kSmallVocab = 256;
 
 /// Four layers of the small model's widths: three KDA, one MLA.
 inline model::ModelWeights small_weights() {
-  const auto config = model::named_shape("tiny", {.layers = 4, .vocab = kSmallVocab});
+  const auto config = checkpoint::named_shape("tiny", {.layers = 4, .vocab = kSmallVocab});
   check(config.ok(), config.status().message());
   auto weights = model::random_weights(
       *config, {.experts = MatrixFormat::kBf16, .dense = MatrixFormat::kBf16});

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <memory>
 
+#include "checkpoint/shapes.h"
 #include "model/model.h"
-#include "model/shapes.h"
 #include "testing/testing.h"
 
 namespace triax::testing {
@@ -19,7 +19,7 @@ constexpr int64_t kVocab = 256;
 constexpr int64_t kLayers = 4;  // three KDA, one MLA
 
 model::ModelWeights make_weights() {
-  const auto config = model::named_shape("tiny", {.layers = kLayers, .vocab = kVocab});
+  const auto config = checkpoint::named_shape("tiny", {.layers = kLayers, .vocab = kVocab});
   check(config.ok(), config.status().message());
   auto weights = model::random_weights(
       *config, {.experts = MatrixFormat::kBf16, .dense = MatrixFormat::kBf16});

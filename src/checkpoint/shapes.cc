@@ -1,12 +1,9 @@
-#include "model/shapes.h"
+#include "checkpoint/shapes.h"
 
 #include <fmt/core.h>
 
-namespace triax::model {
+namespace triax::checkpoint {
 namespace {
-
-using checkpoint::LayerKind;
-using checkpoint::ModelConfig;
 
 /// Three KDA layers, then one MLA layer; the last layer is MLA, too.
 std::vector<LayerKind> hybrid_layers(int64_t count) {
@@ -21,8 +18,8 @@ std::vector<LayerKind> hybrid_layers(int64_t count) {
 /// What all K3-type models share; sizes follow.
 ModelConfig k3_base() {
   ModelConfig config;
-  config.family = checkpoint::Family::kKimiK3;
-  config.kda.gate = checkpoint::GateKind::kBounded;
+  config.family = Family::kKimiK3;
+  config.kda.gate = GateKind::kBounded;
   config.kda.lower_bound = -5.0f;
   config.kda.full_rank_gate = true;
   config.kda.head_dim = 128;
@@ -33,7 +30,7 @@ ModelConfig k3_base() {
   config.moe.shared_experts = 2;
   config.moe.latent_norm = true;
   config.moe.first_dense = 1;
-  config.activation.kind = checkpoint::ActivationKind::kSitu;
+  config.activation.kind = ActivationKind::kSitu;
   return config;
 }
 
@@ -53,6 +50,7 @@ ModelConfig kimi_k3() {
   config.moe.latent = 3584;
   config.dense_width = 33792;
   config.max_position = 1048576;
+  config.quantization = {{"group_0", "mxfp4-pack-quantized", "float", 4, 32}};
   return config;
 }
 
@@ -125,4 +123,4 @@ Result<ModelConfig> named_shape(std::string_view name, const ShapeOptions& optio
   return config;
 }
 
-}  // namespace triax::model
+}  // namespace triax::checkpoint

@@ -6,7 +6,7 @@
 #include "base/status.h"
 #include "checkpoint/config.h"
 
-namespace triax::model {
+namespace triax::checkpoint {
 
 struct ShapeOptions {
   int64_t layers = 0;  // 0: all; else the first ones, in the model's own pattern
@@ -14,7 +14,8 @@ struct ShapeOptions {
 };
 
 /// "kimi-k3", "kimi-linear-48b", or "tiny" (the small model that ships, models/boot-k3).
+/// Number types as published: K3's routed experts are MXFP4, everything else bf16.
 /// Errors     kInvalidArgument for another name, or more layers than the model has
-Result<checkpoint::ModelConfig> named_shape(std::string_view name, const ShapeOptions& options);
+Result<ModelConfig> named_shape(std::string_view name, const ShapeOptions& options);
 
-}  // namespace triax::model
+}  // namespace triax::checkpoint
