@@ -164,8 +164,8 @@ void read_temperature(FieldReader& fields, const ModelInfo& model,
   }
 }
 
-void read_stops(FieldReader& fields, const char* key, const Limits& limits,
-                std::vector<std::string>& stops) {
+void read_stop_list(FieldReader& fields, const char* key, const Limits& limits,
+                    std::vector<std::string>& stops) {
   const Json* value = fields.array(key);
   if (value == nullptr) {
     return;

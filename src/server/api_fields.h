@@ -63,7 +63,7 @@ MaybeError read_schema(const nlohmann::ordered_json& format, const std::string& 
 void read_temperature(FieldReader& fields, const ModelInfo& model, dense::SamplingParams& sampling);
 
 /// An array of strings, none empty.
-void read_stops(FieldReader& fields, const char* key, const Limits& limits,
-                std::vector<std::string>& stops);
+void read_stop_list(FieldReader& fields, const char* key, const Limits& limits,
+                    std::vector<std::string>& stops);
 
 }  // namespace triax::server

@@ -352,7 +352,7 @@ MaybeError read_sampling(FieldReader& fields, const ModelInfo& model, Generation
   fields.integer("top_k", 0, INT32_MAX, top_k);
   request.sampling.top_k = static_cast<int32_t>(top_k);
   read_temperature(fields, model, request.sampling);
-  read_stops(fields, "stop_sequences", model.limits, request.stops);
+  read_stop_list(fields, "stop_sequences", model.limits, request.stops);
   return fields.error();
 }
 
