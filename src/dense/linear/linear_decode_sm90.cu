@@ -245,10 +245,7 @@ __device__ __forceinline__ void multiply_share(const LinearDecodeSm90& args,
         products.multiply({at, at + 8 * cut.stride, scales_at, scales_at + 8 * cut.scale_bytes},
                           planes, cols, tokens, chunk * cut.chunk_groups + group);
       }
-      __syncwarp();
-      if (threadIdx.x % 32 == 0) {
-        cuda::barrier_arrive(stages.empty(slot));
-      }
+      cuda::barrier_arrive(stages.empty(slot));
       products.finish(round + ((tile - base) * cut.partials() + chunk * kSetWarps + own) * kStep,
                       tokens);
       ++use;
@@ -300,7 +297,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     constexpr int kSlots = kSets * kDepthMax;
     for (int i = 0; i < kSlots; ++i) {
       cuda::barrier_init(cuda::shared_address(memory) + i * 8, 1 + 32);
-      cuda::barrier_init(cuda::shared_address(memory) + (kSlots + i) * 8, kSetWarps);
+      cuda::barrier_init(cuda::shared_address(memory) + (kSlots + i) * 8, 32 * kSetWarps);
     }
     cuda::barrier_init_done();
   }

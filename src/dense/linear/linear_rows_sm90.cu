@@ -303,10 +303,7 @@ __device__ __forceinline__ void multiply_rows(const Share& share, int rows, Ring
     if (tile * kTileRows < rows && col + half * (kCols / kHalves) < share.end) {
       multiply<kTokenTiles>(Format{}, stage + weight_at, stage + scale_at, stage + token_at, sums);
     }
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) {
-      cuda::barrier_arrive(ring.empty());
-    }
+    cuda::barrier_arrive(ring.empty());
     ring.next();
   }
 }
@@ -400,7 +397,7 @@ __global__ void __launch_bounds__(kThreads, 1) linear_rows_sm90(const __grid_con
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStagesMax; ++i) {
       cuda::barrier_init(cuda::shared_address(memory) + i * 8, kCopiers);
-      cuda::barrier_init(cuda::shared_address(memory) + (kStagesMax + i) * 8, kWarps);
+      cuda::barrier_init(cuda::shared_address(memory) + (kStagesMax + i) * 8, 32 * kWarps);
     }
     cuda::barrier_init_done();
   }

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "depth/attn_res/attn_res_slices.cuh"
+#include "device/cuda/barrier.cuh"
 
 namespace triax::depth::gpu {
 
@@ -133,35 +134,6 @@ __device__ inline uint32_t cluster_rank() {
   return rank;
 }
 
-__device__ inline uint32_t shared_address(const void* shared) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-}
-
-/// A barrier in shared memory that counts bytes: by one thread `expect`, by all `wait`, whose
-/// parity alternates from phase to phase, beginning with 0.
-__device__ inline void barrier_init(uint64_t* barrier) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(barrier)) : "memory");
-}
-
-__device__ inline void barrier_expect(uint64_t* barrier, int bytes) {
-  asm volatile(
-      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
-      "r"(bytes)
-      : "memory");
-}
-
-__device__ inline void barrier_wait(uint64_t* barrier, int64_t parity) {
-  uint32_t done = 0;
-  while (done == 0) {
-    asm volatile(
-        "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; "
-        "selp.u32 %0, 1, 0, p; }"
-        : "=r"(done)
-        : "r"(shared_address(barrier)), "r"(static_cast<uint32_t>(parity))
-        : "memory");
-  }
-}
-
 /// Numbers that the blocks of a cluster send to each other and to themselves, step by step. A
 /// block's barrier counts the bytes that it gets, so that nobody waits for anything else: the
 /// release of a cluster barrier would wait for all stores to device memory. Steps use two buffers
@@ -171,13 +143,14 @@ struct Exchange {
 
   /// By one thread, before the cluster's first barrier.
   __device__ void init() {
-    barrier_init(&barriers[0]);
-    barrier_init(&barriers[1]);
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    cuda::barrier_init(cuda::shared_address(&barriers[0]), 1);
+    cuda::barrier_init(cuda::shared_address(&barriers[1]), 1);
+    cuda::barrier_init_done();
   }
   /// By one thread in each step: how many floats will come from each block.
   __device__ void expect(int64_t step, int floats) {
-    barrier_expect(&barriers[step % 2], floats * 4 * kClusterBlocks);
+    cuda::barrier_arrive_expecting(cuda::shared_address(&barriers[step % 2]),
+                                   static_cast<uint32_t>(floats * 4 * kClusterBlocks));
   }
   /// x to the same place in every block.
   __device__ void send(int64_t step, float* place, float x) {
@@ -191,14 +164,17 @@ struct Exchange {
     }
   }
   /// Until all that was expected is here.
-  __device__ void wait(int64_t step) { barrier_wait(&barriers[step % 2], step / 2 % 2); }
+  __device__ void wait(int64_t step) {
+    cuda::barrier_wait(cuda::shared_address(&barriers[step % 2]),
+                       static_cast<uint32_t>(step / 2 % 2));
+  }
 
  private:
   static __device__ uint32_t in_block(const void* shared, int block) {
     uint32_t there;
     asm("mapa.shared::cluster.u32 %0, %1, %2;"
         : "=r"(there)
-        : "r"(shared_address(shared)), "r"(block));
+        : "r"(cuda::shared_address(shared)), "r"(block));
     return there;
   }
 };

@@ -261,14 +261,6 @@ __device__ __forceinline__ void write_token(const SliceArgs& args, const Columns
   }
 }
 
-/// Sixteen bytes from device to shared memory, past the registers; zeros where not `valid`.
-__device__ inline void copy_async(float4* shared, const float4* from, bool valid) {
-  const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-               "r"(valid ? 16 : 0)
-               : "memory");
-}
-
 /// args.tokens_of_cluster tokens, up to args.queries_of_cluster queries.
 /// Grid      (8 * token groups, query groups), clusters of 8
 template <typename T, int kGroups, int kBatch>
@@ -297,9 +289,10 @@ __global__ void __launch_bounds__(kThreadsMax, 2)
   }
   for (int q = 0; q < padded; ++q) {
     const int64_t row = query + min(q, queries - 1);
-    copy_async(&query_slice[q * blockDim.x + threadIdx.x],
-               reinterpret_cast<const float4*>(args.queries) + row * (args.dim / 4) + quad,
-               q < queries && active);
+    cuda::copy_async_or_zero(
+        cuda::shared_address(&query_slice[q * blockDim.x + threadIdx.x]),
+        reinterpret_cast<const float4*>(args.queries) + row * (args.dim / 4) + quad,
+        q < queries && active);
   }
   asm volatile("cp.async.wait_all;" ::: "memory");  // a thread reads what it copied
   cluster_wait();

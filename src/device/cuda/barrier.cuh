@@ -1,4 +1,7 @@
-// Barriers in shared memory and the copies that arrive on them: Hopper.
+// Barriers in shared memory, the copies that arrive on them, and what else blocks of warps with
+// roles need: Hopper. Every thread that is done with what a barrier guards arrives itself: one lane
+// could speak for its warp, but compute-sanitizer's racecheck does not follow that, and it is no
+// faster (docs/kernels/moe.md).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -25,6 +28,12 @@ __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+/// Counts as `count` arrivals.
+__device__ __forceinline__ void barrier_arrive_many(uint32_t barrier, uint32_t count) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(count)
+               : "memory");
+}
+
 /// Arrives and announces bytes of copy_bulk.
 __device__ __forceinline__ void barrier_arrive_expecting(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
@@ -44,6 +53,25 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) 
       "@!done bra AGAIN;\n}" ::"r"(barrier),
       "r"(parity)
       : "memory");
+}
+
+/// Whether the phase with this parity is over; may wait a little.
+__device__ __forceinline__ bool barrier_test(uint32_t barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile(
+      "{\n.reg .pred done;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, done;\n}"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+
+/// This thread's ordinary accesses to shared memory come before what the copy engine and the tensor
+/// cores do there.
+__device__ __forceinline__ void fence_async_proxy() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 /// `bytes` (a multiple of 16) from global to shared memory, both 16-byte aligned.
@@ -66,6 +94,33 @@ __device__ __forceinline__ void copy_async(uint32_t to, const void* from) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(kBytes)
                  : "memory");
   }
+}
+
+/// 16 bytes, or 16 zero bytes when `present` is false.
+__device__ __forceinline__ void copy_async_or_zero(uint32_t to, const void* from, bool present) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "r"(present ? 16 : 0)
+               : "memory");
+}
+
+__device__ __forceinline__ void copy_async_commit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+template <int kPending>
+__device__ __forceinline__ void copy_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+/// Registers of a warpgroup's threads, given up or taken from what the block was launched with.
+template <int kRegisters>
+__device__ __forceinline__ void registers_shrink() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+template <int kRegisters>
+__device__ __forceinline__ void registers_grow() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
 }  // namespace triax::cuda

@@ -10,7 +10,7 @@ namespace triax::cuda {
 
 constexpr int kWarp = 32;
 
-constexpr int64_t blocks_for(int64_t count, int64_t per_block) {
+__host__ __device__ constexpr int64_t blocks_for(int64_t count, int64_t per_block) {
   return (count + per_block - 1) / per_block;
 }
 

@@ -5,72 +5,9 @@
 
 #include <cstdint>
 
+#include "device/cuda/barrier.cuh"
+
 namespace triax::sequence::ptx {
-
-__device__ inline uint32_t shared_address(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
-
-// --- barriers between warps -------------------------------------------------------------------
-
-__device__ inline void barrier_init(uint64_t* barrier, uint32_t arrivals) {
-  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals));
-}
-
-__device__ inline void barrier_arrive(uint64_t* barrier) {
-  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
-}
-
-__device__ inline void barrier_wait(uint64_t* barrier, uint32_t parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
-      "@!done bra again;\n"
-      "}\n" ::"r"(shared_address(barrier)),
-      "r"(parity)
-      : "memory");
-}
-
-/// Whether the phase is over; may wait a little.
-__device__ inline bool barrier_test(uint64_t* barrier, uint32_t parity) {
-  uint32_t done;
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "mbarrier.try_wait.parity.shared.b64 done, [%1], %2;\n"
-      "selp.u32 %0, 1, 0, done;\n"
-      "}\n"
-      : "=r"(done)
-      : "r"(shared_address(barrier)), "r"(parity)
-      : "memory");
-  return done != 0;
-}
-
-// --- copies and registers ---------------------------------------------------------------------
-
-/// 16 bytes from global to shared memory, or 16 zero bytes when `present` is false.
-__device__ inline void copy_async(void* to, const void* from, bool present) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
-               "r"(present ? 16 : 0)
-               : "memory");
-}
-
-/// Arrives at `barrier` once all copies that this thread has begun are done.
-__device__ inline void barrier_arrive_after_copies(uint64_t* barrier) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barrier))
-               : "memory");
-}
-
-template <int kRegisters>
-__device__ inline void registers_grow() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
-}
-template <int kRegisters>
-__device__ inline void registers_shrink() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
-}
 
 // --- matrix fragments -------------------------------------------------------------------------
 
@@ -83,7 +20,7 @@ __device__ inline Fragment load_tiles(const void* row) {
   Fragment f;
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(f.r[0]), "=r"(f.r[1]), "=r"(f.r[2]), "=r"(f.r[3])
-               : "r"(shared_address(row))
+               : "r"(cuda::shared_address(row))
                : "memory");
   return f;
 }
@@ -93,14 +30,14 @@ __device__ inline Fragment load_tiles_transposed(const void* row) {
   Fragment f;
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(f.r[0]), "=r"(f.r[1]), "=r"(f.r[2]), "=r"(f.r[3])
-               : "r"(shared_address(row))
+               : "r"(cuda::shared_address(row))
                : "memory");
   return f;
 }
 
 __device__ inline void store_tiles_transposed(void* row, const Fragment& f) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
-                   shared_address(row)),
+                   cuda::shared_address(row)),
                "r"(f.r[0]), "r"(f.r[1]), "r"(f.r[2]), "r"(f.r[3])
                : "memory");
 }

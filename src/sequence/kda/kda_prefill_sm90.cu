@@ -134,7 +134,7 @@ __device__ void load_rows(const Bf16* from, int64_t token, int lowest, int end, 
 #pragma unroll
   for (int i = 0; i < kChunk / kStep; ++i) {
     const bool present = row >= lowest && row < end;
-    ptx::copy_async(target, source, present);
+    cuda::copy_async_or_zero(cuda::shared_address(target), source, present);
     row += kStep;
     source += kStep * token;
     target += kStep * pitch;
@@ -155,7 +155,7 @@ __device__ void load_chunks(const KdaPrefillCuda& args, const Run& run, int row0
   for (int64_t i = 0; i < run.chunks; ++i) {
     Stage<kRows>& stage = shared.stage[ring.slot];
     if (i >= kStages) {
-      ptx::barrier_wait(&shared.free[ring.slot], ring.phase ^ 1);
+      cuda::barrier_wait(cuda::shared_address(&shared.free[ring.slot]), ring.phase ^ 1);
     }
     const int lowest = run.lowest(i);
     const int end = run.end(i);
@@ -166,7 +166,7 @@ __device__ void load_chunks(const KdaPrefillCuda& args, const Run& run, int row0
       Bf16* const to = warp == 0 ? stage.q : warp == 1 ? stage.k : stage.g;
       load_rows<kDim>(from, in.token, lowest, end, to, kPitch, lane);
     }
-    ptx::barrier_arrive_after_copies(&shared.loaded[ring.slot]);
+    cuda::barrier_arrive_after_copies(cuda::shared_address(&shared.loaded[ring.slot]));
     from += kChunk * in.token;
     ring.advance(1);
   }
@@ -196,13 +196,10 @@ __device__ void prepare_chunks(const KdaPrefillCuda& args, const Run& run, const
   ring.advance(warp);
   for (int64_t i = warp; i < run.chunks; i += kPrepareWarps) {
     const float next = beta_logit(i + kPrepareWarps);  // on its way while this chunk is prepared
-    ptx::barrier_wait(&shared.loaded[ring.slot], ring.phase);
+    cuda::barrier_wait(cuda::shared_address(&shared.loaded[ring.slot]), ring.phase);
     prepare_chunk(shared.stage[ring.slot], gate, args.softplus != 0, source_of(args, run, i),
                   run.lowest(i), run.end(i), beta, lane);
-    __syncwarp();
-    if (lane == 0) {
-      ptx::barrier_arrive(&shared.prepared[ring.slot]);
-    }
+    cuda::barrier_arrive(cuda::shared_address(&shared.prepared[ring.slot]));
     ring.advance(kPrepareWarps);
     beta = next;
   }
@@ -275,7 +272,7 @@ __device__ void scan_chunks(const KdaPrefillCuda& args, const Run& run, const En
     Stage<kRows>& stage = shared.stage[ring.slot];
     const int slot = ring.slot;
     if (!ready) {
-      ptx::barrier_wait(&shared.prepared[slot], ring.phase);
+      cuda::barrier_wait(cuda::shared_address(&shared.prepared[slot]), ring.phase);
     }
     float y[kTiles][2][4] = {};
     float o[kTiles][2][4] = {};
@@ -285,22 +282,18 @@ __device__ void scan_chunks(const KdaPrefillCuda& args, const Run& run, const En
     scan.decay(stage, lane);
     scan.update(stage, lane, u);
     ring.advance(1);
-    ready = i + 1 < run.chunks && ptx::barrier_test(&shared.prepared[ring.slot], ring.phase);
+    ready = i + 1 < run.chunks &&
+            cuda::barrier_test(cuda::shared_address(&shared.prepared[ring.slot]), ring.phase);
     if constexpr (kOutput) {
       scan.finish_output(stage, value0, lane, u, o);
       __syncwarp();
       const Part part(stage, value0, lane);
-      __syncwarp();
-      if (lane == 0) {  // whoever waits need not wait for the writes
-        ptx::barrier_arrive(&shared.free[slot]);
-      }
+      // Whoever waits need not wait for the writes.
+      cuda::barrier_arrive(cuda::shared_address(&shared.free[slot]));
       part.write(out, args.out_token, run.lowest(i), run.end(i), lane);
       out += kChunk * args.out_token;
     } else {
-      __syncwarp();
-      if (lane == 0) {
-        ptx::barrier_arrive(&shared.free[slot]);
-      }
+      cuda::barrier_arrive(cuda::shared_address(&shared.free[slot]));
     }
     if (kOutput && requests.at(args, (run.c0 + i + 1) * kChunk)) {
       const int32_t target = args.request_slot[requests.next++];
@@ -323,9 +316,10 @@ __device__ void write_zeros(const KdaPrefillCuda& args, const Run& run, int row0
 template <int kRows>
 __device__ void init_barriers(Shared<kRows>& shared) {
   if (threadIdx.x < kStages) {
-    ptx::barrier_init(&shared.loaded[threadIdx.x], 32 * kLoadWarps);
-    ptx::barrier_init(&shared.prepared[threadIdx.x], 1);
-    ptx::barrier_init(&shared.free[threadIdx.x], Roles<kRows>::kScanWarps);
+    cuda::barrier_init(cuda::shared_address(&shared.loaded[threadIdx.x]), 32 * kLoadWarps);
+    cuda::barrier_init(cuda::shared_address(&shared.prepared[threadIdx.x]), 32);
+    cuda::barrier_init(cuda::shared_address(&shared.free[threadIdx.x]),
+                       32 * Roles<kRows>::kScanWarps);
   }
   __syncthreads();
 }
@@ -357,7 +351,7 @@ __global__ void __launch_bounds__(Roles<kRows>::kThreads, 1)
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32;
   if (thread < 128) {
-    ptx::registers_grow<R::kScanRegisters>();
+    cuda::registers_grow<R::kScanRegisters>();
     if (thread / 32 < R::kScanWarps) {
       const Ends ends = ends_of<kPass>(args, run, kOutput ? 0 : slice);
       scan_chunks<kOutput>(args, run, ends, row0, 16 * R::kTiles * (thread / 32), shared, lane);
@@ -365,7 +359,7 @@ __global__ void __launch_bounds__(Roles<kRows>::kThreads, 1)
   } else if (thread < 128 + R::kPrepareThreads) {
     prepare_chunks(args, run, gate, (thread - 128) / 32, shared, lane);
   } else {
-    ptx::registers_shrink<R::kLoadRegisters>();
+    cuda::registers_shrink<R::kLoadRegisters>();
     load_chunks(args, run, row0, kOutput || slice == 0, (thread - 128 - R::kPrepareThreads) / 32,
                 shared, lane);
   }

@@ -56,10 +56,10 @@ __global__ void __launch_bounds__(kNarrowThreads, 1)
   const Item& item = *reinterpret_cast<const Item*>(smem + L::kItem);
   const int group = static_cast<int>(threadIdx.x) / kGroup;
   if (group == 0) {  // 3 x 168 registers at the start: 88 + 2 x 208
-    registers_fewer<88>();
+    registers_shrink<88>();
     narrow_score_part<kRows, kSlots>(smem, base, &pool_map, p, item);
   } else {
-    registers_more<208>();
+    registers_grow<208>();
     narrow_sum_part<kRows, kSlots>(smem, base, &pool_map, p, item, group - 1);
   }
 }

@@ -116,10 +116,10 @@ __device__ void init_barriers(uint32_t base) {
   barrier_init(base + L::kSharedFull, 1);
   barrier_init(base + L::kQueryFull, 1);
   for (int i = 0; i < 2; ++i) {
-    barrier_init(base + L::kWeightFull + i * 8, 1);
-    barrier_init(base + L::kWeightFree + i * 8, 2);
+    barrier_init(base + L::kWeightFull + i * 8, kGroup);
+    barrier_init(base + L::kWeightFree + i * 8, 2 * kGroup);
   }
-  barrier_init_fence();
+  barrier_init_done();
 }
 
 __device__ __forceinline__ float* floats(unsigned char* smem, uint32_t offset) {
@@ -129,7 +129,7 @@ __device__ __forceinline__ float* floats(unsigned char* smem, uint32_t offset) {
 /// Loads a tile of a page; one thread.
 __device__ __forceinline__ void load_tile(uint32_t to, uint32_t full, const CUtensorMap* map,
                                           int tile, int page) {
-  barrier_expect(full, kTileBytes);
+  barrier_arrive_expecting(full, kTileBytes);
   load_box(to, map, full, tile * 64, 0, page);
 }
 
@@ -137,7 +137,7 @@ __device__ __forceinline__ void load_tile(uint32_t to, uint32_t full, const CUte
 template <typename L, int kSlots>
 __device__ void start_loads(const CUtensorMap* q_map, const CUtensorMap* pool_map, uint32_t base,
                             const Item& item) {
-  barrier_expect(base + L::kQueryFull, 9 * L::kQueryChunk);
+  barrier_arrive_expecting(base + L::kQueryFull, 9 * L::kQueryChunk);
   for (int c = 0; c < 9; ++c) {
     load_box(base + c * L::kQueryChunk, q_map, base + L::kQueryFull, c * 64,
              static_cast<int>(item.first_row));

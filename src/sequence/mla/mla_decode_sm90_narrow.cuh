@@ -71,17 +71,13 @@ __device__ void narrow_score_part(unsigned char* smem, uint32_t base, const CUte
     if ((i + 1) * kPage > item.tokens) {
       zero_tail<L, kSlots>(smem, i, item.tokens - i * kPage, kGroup);
     }
-    async_proxy_fence();
+    fence_async_proxy();
     group_sync(1, kGroup);
-    if (t == 0) {
-      barrier_arrive(base + L::kWeightFull + odd * 8);
-    }
+    barrier_arrive(base + L::kWeightFull + odd * 8);
   }
   finish_sums<L, kRows, kRows>(smem, p, item, 0, 1, kGroup, sum);
   narrow_wait_free<L>(base, item.blocks);
-  if (t == 0) {
-    barrier_arrive(base + L::kWeightFull + (item.blocks & 1) * 8);
-  }
+  barrier_arrive(base + L::kWeightFull + (item.blocks & 1) * 8);
 }
 
 /// Warpgroups 1 and 2.
@@ -102,9 +98,7 @@ __device__ void narrow_sum_part(unsigned char* smem, uint32_t base, const CUtens
     }
     sum_block<L, kRows, kSlots>(base, base + L::kWeight + odd * L::kQueryChunk, pool_map, item,
                                 group, 2 + group, i, o);
-    if (t == 0) {
-      barrier_arrive(base + L::kWeightFree + odd * 8);
-    }
+    barrier_arrive(base + L::kWeightFree + odd * 8);
   }
   barrier_wait(base + L::kWeightFull + (item.blocks & 1) * 8, item.blocks / 2 & 1);
 #pragma unroll

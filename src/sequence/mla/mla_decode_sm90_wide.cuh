@@ -70,7 +70,7 @@ __device__ __forceinline__ void wide_make_block(unsigned char* smem, uint32_t ba
   if ((block + 1) * kPage > item.tokens) {
     zero_tail<Wide, kWideSlots>(smem, block, item.tokens - block * kPage, kWideThreads);
   }
-  async_proxy_fence();
+  fence_async_proxy();
   group_sync(3, kWideThreads);
 }
 

@@ -85,7 +85,7 @@ __device__ __forceinline__ Item make_item(const PrefillParams& p) {
 /// One thread: queries, then keys and values of every tile, the last first.
 __device__ void load_tiles(uint32_t base, const Maps& maps, const Item& item) {
   const int head = item.head;
-  barrier_expect(base + kQueryFull, kQueryBytes);
+  barrier_arrive_expecting(base + kQueryFull, kQueryBytes);
   for (int c = 0; c < 3; ++c) {
     load_box(base + c * kChunk, &maps.q, base + kQueryFull, c * 64, head,
              static_cast<int>(item.q_first));
@@ -101,7 +101,7 @@ __device__ void load_tiles(uint32_t base, const Maps& maps, const Item& item) {
       barrier_wait(base + kKeyFree + stage * 8, (use - 1) & 1);
     }
     const uint32_t key_full = base + kKeyFull + stage * 8;
-    barrier_expect(key_full, kKeyBytes);
+    barrier_arrive_expecting(key_full, kKeyBytes);
     load_box(keys, &maps.k_nope, key_full, 0, head, token);
     load_box(keys + kChunk, &maps.k_nope, key_full, 64, head, token);
     load_box(keys + 2 * kChunk, &maps.shared, key_full, 0, token);
@@ -109,7 +109,7 @@ __device__ void load_tiles(uint32_t base, const Maps& maps, const Item& item) {
       barrier_wait(base + kValueFree + stage * 8, (use - 1) & 1);
     }
     const uint32_t value_full = base + kValueFull + stage * 8;
-    barrier_expect(value_full, kValueBytes);
+    barrier_arrive_expecting(value_full, kValueBytes);
     load_box(values, &maps.v, value_full, 0, head, token);
     load_box(values + kChunk, &maps.v, value_full, 64, head, token);
   }
@@ -224,14 +224,8 @@ __device__ void zero_tail(unsigned char* values, int valid, int group) {
       *reinterpret_cast<uint4*>(values + c * kChunk + i * 16) = make_uint4(0, 0, 0, 0);
     }
   }
-  async_proxy_fence();
+  fence_async_proxy();
   group_sync(1 + group, kGroup);
-}
-
-__device__ __forceinline__ void release(uint32_t barrier, int lane) {
-  if (lane == 0) {
-    barrier_arrive(barrier);
-  }
 }
 
 __device__ void store_rows(const PrefillParams& p, const Item& item, int row, int lane,
@@ -293,7 +287,7 @@ __device__ void attend(unsigned char* smem, uint32_t base, const PrefillParams& 
   score_tile(queries, base + kKeys, s);
   wgmma_wait<0>();
   pin(s);
-  release(base + kKeyFree, lane);
+  barrier_arrive(base + kKeyFree);
   soften(last);
   pack_weights(s, weights);
   clear_tail(smem, base, item, group);
@@ -315,11 +309,11 @@ __device__ void attend(unsigned char* smem, uint32_t base, const PrefillParams& 
     }
     wgmma_wait<1>();
     pin(s);
-    release(base + kKeyFree + stage * 8, lane);
+    barrier_arrive(base + kKeyFree + stage * 8);
     soften(last - i);
     wgmma_wait<0>();
     pin(o);
-    release(base + kValueFree + before * 8, lane);
+    barrier_arrive(base + kValueFree + before * 8);
     scale_rows(factor, o);
     pack_weights(s, weights);
   }
@@ -347,20 +341,20 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int i = 0; i < kStages; ++i) {
       barrier_init(base + kKeyFull + i * 8, 1);
       barrier_init(base + kValueFull + i * 8, 1);
-      barrier_init(base + kKeyFree + i * 8, 8);
-      barrier_init(base + kValueFree + i * 8, 8);
+      barrier_init(base + kKeyFree + i * 8, 2 * kGroup);
+      barrier_init(base + kValueFree + i * 8, 2 * kGroup);
     }
-    barrier_init_fence();
-    async_proxy_fence();
+    barrier_init_done();
+    fence_async_proxy();
   }
   __syncthreads();
   if (t < kGroup) {
-    registers_fewer<24>();
+    registers_shrink<24>();
     if (t == 0) {
       load_tiles(base, maps, item);
     }
   } else {
-    registers_more<240>();
+    registers_grow<240>();
     const int group = t / kGroup - 1;
     if (kTurns && group == 1) {
       group_arrive(3, 2 * kGroup);

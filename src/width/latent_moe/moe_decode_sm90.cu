@@ -16,49 +16,18 @@
 
 #include <algorithm>
 
+#include "device/cuda/barrier.cuh"
 #include "device/cuda/overlap.cuh"
 #include "width/latent_moe/moe_decode_plan_sm90.cuh"
 #include "width/latent_moe/moe_decode_routes_sm90.cuh"
 #include "width/latent_moe/moe_decode_sm90.h"
 #include "width/latent_moe/moe_mxfp4_sm90.cuh"
-#include "width/latent_moe/moe_wgmma_sm90.cuh"
 
 namespace triax::width {
 namespace {
 
 using namespace sm90;
 using namespace sm90::decode;
-
-// Lanes that arrive at a barrier for a warp: one, after a __syncwarp, speaks for all. racecheck
-// does not see that; with 32 here, all arrive for themselves, and it finds nothing.
-constexpr int kArriving = 1;
-
-__device__ __forceinline__ void copy_bulk(uint32_t to, const void* from, int bytes,
-                                          uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-          "r"(to),
-      "l"(from), "r"(bytes), "r"(barrier)
-      : "memory");
-}
-
-__device__ __forceinline__ void barrier_expect(uint32_t barrier, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
-               : "memory");
-}
-
-__device__ __forceinline__ void barrier_arrive_many(uint32_t barrier, uint32_t count) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(count)
-               : "memory");
-}
-
-// A warp is done with what the barrier guards; it counts as `count` warps.
-__device__ __forceinline__ void arrive_warp(uint32_t barrier, int count) {
-  __syncwarp();
-  if (lane_id() < kArriving) {
-    barrier_arrive_many(barrier, static_cast<uint32_t>(count));
-  }
-}
 
 // One thread's work: a tile's weights and scales are two or four contiguous pieces.
 __device__ void copy_tiles(const Params& p, const Plan& plan, const Shared& s) {
@@ -81,7 +50,7 @@ __device__ void copy_tiles(const Params& p, const Plan& plan, const Shared& s) {
       const uint32_t full = s.full + 8 * ring.stage;
       const uint32_t to = shared_address(s.ring + ring.stage * p.layout.stage_bytes);
       barrier_wait(s.empty + 8 * ring.stage, ring.parity ^ 1);
-      barrier_expect(full, 2 * (data_bytes + scale_bytes));
+      barrier_arrive_expecting(full, 2 * (data_bytes + scale_bytes));
       copy_bulk(to, data0 + at * data_bytes, data_bytes, full);
       copy_bulk(to + data_bytes, data1 + at * data_bytes, data_bytes, full);
       copy_bulk(to + 2 * data_bytes, scales0 + at * scale_bytes, scale_bytes, full);
@@ -241,7 +210,8 @@ __device__ __forceinline__ void multiply_part(const Params& p, const Shared& s, 
               threadIdx.x % 4 * kTileRows + threadIdx.x % 32 / 4;
   to[0] = (sum0[0] + sum1[0]) + (sum0[1] + sum1[1]);
   to[8] = (sum0[2] + sum1[2]) + (sum0[3] + sum1[3]);
-  arrive_warp(s.ready + 8 * ring.stage, part == 0 ? 1 + p.layout.parts_max - lane.parts : 1);
+  barrier_arrive_many(s.ready + 8 * ring.stage,
+                      part == 0 ? 1 + p.layout.parts_max - lane.parts : 1);
 }
 
 __device__ __forceinline__ void wait_for_grid(const unsigned long long* counter,
@@ -335,7 +305,7 @@ __device__ void add_tile(const Params& p, const Plan& plan, const Shared& s, con
     a += from[part * kPartSums + first];
     b += from[part * kPartSums + other];
   }
-  arrive_warp(s.empty + 8 * ring.stage, 1);
+  barrier_arrive(s.empty + 8 * ring.stage);
   const int count = job_tokens(s, job);
   if (job.phase == 0) {
     if (lane / 8 < count) {
@@ -380,11 +350,11 @@ __device__ void add_tiles(const Params& p, const Plan& plan, const Shared& s) {
 __device__ void init_barriers(const Params& p, const Shared& s) {
   for (int i = 0; i < p.layout.stages; ++i) {
     barrier_init(s.full + 8 * i, 1);
-    barrier_init(s.ready + 8 * i, static_cast<uint32_t>(kArriving * p.layout.parts_max));
-    barrier_init(s.empty + 8 * i, kArriving);
+    barrier_init(s.ready + 8 * i, static_cast<uint32_t>(32 * p.layout.parts_max));
+    barrier_init(s.empty + 8 * i, 32);
   }
-  barrier_init(s.listed, kArriving);
-  fence_tensor_reads();  // bulk copies complete on them
+  barrier_init(s.listed, 32);
+  fence_async_proxy();  // bulk copies complete on them
 }
 
 // The tables of addresses and the router's bias come near before the routes are known.
@@ -422,7 +392,7 @@ __device__ void start_few(const Params& p, const Shared& s, const unsigned long 
       if (threadIdx.x == 0) {
         set_targets(s, seen);
       }
-      arrive_warp(s.listed, 1);
+      barrier_arrive(s.listed);
     }
   } else if (warp < kMultiplyWarps) {
     const int octets = static_cast<int>(p.args.weights.width) / 8;
@@ -448,7 +418,7 @@ __device__ void start_many(const Params& p, const Shared& s, const unsigned long
   }
   __syncthreads();
   group_routes(p, s);
-  fence_tensor_reads();  // group_routes used the ring, which bulk copies write from here on
+  fence_async_proxy();  // group_routes used the ring, which bulk copies write from here on
   __syncthreads();
 }
 

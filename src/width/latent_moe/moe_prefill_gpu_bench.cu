@@ -97,38 +97,12 @@ void run(const Shape& shape, const Experts& experts, int64_t tokens) {
          2.0 * weights * static_cast<double>(tokens * shape.routes));
 }
 
-void run_dense(int64_t rows, int64_t cols, int64_t tokens) {
-  const Matrices m(1, rows, cols, 31);
-  const GpuArray<float> in(inputs(tokens * cols));
-  const GpuArray<float> out(static_cast<size_t>(tokens * rows));
-  const GpuArray<uint8_t> scratch(
-      static_cast<size_t>(triax_cuda_linear_mxfp4_sm90_scratch_bytes(tokens, cols)));
-  const LinearMxfp4Sm90 args{.data = m.data.data(),
-                             .scales = m.scales.data(),
-                             .rows = rows,
-                             .cols = cols,
-                             .in = in.data(),
-                             .in_stride = cols,
-                             .tokens = tokens,
-                             .out = out.data(),
-                             .scratch = scratch.data()};
-  const GpuTime time = testing::time_gpu(
-      [&](cudaStream_t stream) {
-        gpu_check(static_cast<cudaError_t>(triax_cuda_linear_mxfp4_sm90(&args, stream)), "launch");
-      },
-      4, 9);
-  const double weights = static_cast<double>(rows * cols);
-  report("linear_mxfp4", (std::to_string(rows) + "x" + std::to_string(cols)).c_str(), tokens, time,
-         weights * 17.0 / 32.0, 2.0 * weights * static_cast<double>(tokens));
-}
-
 int run_all(bool quick) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   if (!gate()) {
     std::fprintf(stderr, "gate failed\n");
     return 1;
   }
-  run_dense(7168, 7168, 8192);
   const Shape shapes[] = {{"kimi-linear", 256, 2304, 1024, 8}, {"k3", 896, 3584, 3072, 16}};
   for (const Shape& shape : shapes) {
     const Experts experts(shape.experts, shape.width, shape.hidden, 1, 117, 121);

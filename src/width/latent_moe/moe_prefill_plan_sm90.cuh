@@ -6,7 +6,6 @@
 
 #include "width/latent_moe/moe_mxfp4_sm90.cuh"
 #include "width/latent_moe/moe_prefill_sm90.h"
-#include "width/latent_moe/moe_wgmma_sm90.cuh"
 
 namespace triax::width::sm90::prefill {
 
@@ -32,11 +31,9 @@ constexpr uint32_t kNoRow = 0xFFFFFFFFu;
 struct Grouped {
   const uint8_t* const* data[2];  // gate and up; or down twice
   const uint8_t* const* scales[2];
-  const __nv_bfloat16* in;   // [., cols], permuted by groups
-  const int64_t* in_rows;    // row of `in` of a grouped row; null: itself
-  const int64_t* offsets;    // [E + 1]
-  const uint8_t* single[2];  // the one expert's data and scales where data is null
-  int64_t single_tokens;
+  const __nv_bfloat16* in;  // [., cols], permuted by groups
+  const int64_t* in_rows;   // row of `in` of a grouped row; null: itself
+  const int64_t* offsets;   // [E + 1]
   int experts, rows, cols;  // rows: of one matrix
   Activation activation;
   __nv_bfloat16* hidden;  // kGateUp: [grouped rows, rows], permuted
@@ -75,10 +72,6 @@ struct Shared {
   }
 };
 
-__device__ inline int64_t group_begin(const Grouped& p, int expert) {
-  return p.offsets != nullptr ? p.offsets[expert] : expert * p.single_tokens;
-}
-
 template <Pass kPass>
 __device__ inline int slabs_of(const Grouped& p) {
   return ((kPass == Pass::kGateUp ? 2 : 1) * p.rows + kTileRows - 1) / kTileRows;
@@ -93,7 +86,7 @@ template <Pass kPass>
 __device__ inline void count_tiles(const Grouped& p, const Shared& s) {
   const int slabs = slabs_of<kPass>(p);
   for (int e = threadIdx.x; e < p.experts; e += kThreads) {
-    s.tiles[e + 1] = slabs * token_tiles(group_begin(p, e + 1) - group_begin(p, e));
+    s.tiles[e + 1] = slabs * token_tiles(p.offsets[e + 1] - p.offsets[e]);
   }
   __syncthreads();
   if (threadIdx.x < 32) {
@@ -130,8 +123,8 @@ __device__ inline Tile find_tile(const Grouped& p, const Shared& s, uint32_t ind
   while (index >= s.tiles[tile.expert + 1]) {
     tile.expert += 1;
   }
-  const int64_t begin = group_begin(p, tile.expert);
-  const int tokens = static_cast<int>(group_begin(p, tile.expert + 1) - begin);
+  const int64_t begin = p.offsets[tile.expert];
+  const int tokens = static_cast<int>(p.offsets[tile.expert + 1] - begin);
   const int parts = token_tiles(tokens);
   const int local = static_cast<int>(index - s.tiles[tile.expert]);
   tile.slab = local / parts;

@@ -8,10 +8,11 @@
 
 #include <algorithm>
 
+#include "device/cuda/barrier.cuh"
+#include "device/cuda/wgmma.cuh"
 #include "width/latent_moe/moe_mxfp4_sm90.cuh"
 #include "width/latent_moe/moe_prefill_plan_sm90.cuh"
 #include "width/latent_moe/moe_prefill_sm90.h"
-#include "width/latent_moe/moe_wgmma_sm90.cuh"
 
 namespace triax::width {
 namespace {
@@ -33,9 +34,6 @@ __device__ __forceinline__ int matrix_row(int block, int r) {
 
 __device__ __forceinline__ const uint8_t* matrix(const Grouped& p, int expert, int which,
                                                  bool scale) {
-  if (p.data[0] == nullptr) {
-    return p.single[scale];
-  }
   return (scale ? p.scales[which] : p.data[which])[expert];
 }
 
@@ -145,37 +143,36 @@ struct Fragment {
 template <int kN, int kStep>
 __device__ __forceinline__ void multiply_step(const Packed& packed, Fragment& f, uint32_t tokens,
                                               float (&sum)[kN / 2]) {
-  warpgroup_wait<1>();
+  wgmma_wait<1>();
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     unpack_mxfp4_half<kStep % 2>(kStep / 2 % 2 == 0 ? packed.words[h].x : packed.words[h].y,
                                  packed.multiplier[h], f.a[h], f.a[2 + h]);
   }
-  warpgroup_fence();
-  warpgroup_multiply<kN>(
-      sum, f.a, swizzled_descriptor(tokens + kStep / 4 * (kTokensMax * 128) + kStep % 4 * 32));
-  warpgroup_commit();
+  wgmma_begin();
+  wgmma_rs<0>(sum, f.a, matrix_descriptor(tokens + kStep / 4 * (kTokensMax * 128) + kStep % 4 * 32),
+              1);
+  wgmma_commit();
 }
 
 // All stages of a tile. While the products of one step run, the next step's weights are unpacked.
 template <int kN>
 __device__ __forceinline__ void multiply_tile(const Grouped& p, const Shared& s, Ring& ring,
                                               float (&sum)[kN / 2]) {
-  const bool first_lane = threadIdx.x % 32 == 0;
   uint32_t previous = 0;  // the barrier that gives the last stage back
   Fragment even;
   Fragment odd;
   Packed packed;
   for (int group = 0; group < p.cols / kGroupColumns; ++group) {
     barrier_wait(s.full + 8 * ring.stage, ring.parity);
-    fence_tensor_reads();
+    fence_async_proxy();
     const unsigned char* stage = s.stages + ring.stage * kStageBytes;
     const uint32_t tokens = shared_address(stage);
     load_scales(stage, packed);
     load_words(stage, 0, packed);
     multiply_step<kN, 0>(packed, even, tokens, sum);
     multiply_step<kN, 1>(packed, odd, tokens, sum);
-    if (previous != 0 && first_lane) {
+    if (previous != 0) {
       barrier_arrive(previous);
     }
     multiply_step<kN, 2>(packed, even, tokens, sum);
@@ -188,10 +185,8 @@ __device__ __forceinline__ void multiply_tile(const Grouped& p, const Shared& s,
     previous = s.empty + 8 * ring.stage;
     ring.next();
   }
-  warpgroup_wait<0>();
-  if (first_lane) {
-    barrier_arrive(previous);
-  }
+  wgmma_wait<0>();
+  barrier_arrive(previous);
 }
 
 // The activation with one division and the exponentials of the special function unit: within
@@ -285,7 +280,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
       barrier_init(s.full + 8 * i, 128);
-      barrier_init(s.empty + 8 * i, kMultiplyThreads / 32);
+      barrier_init(s.empty + 8 * i, kMultiplyThreads);
     }
   }
   count_tiles<kPass>(p, s);
@@ -294,13 +289,13 @@ __global__ void __launch_bounds__(kThreads, 1)
   Tile tile;
   tile.expert = 0;
   if (threadIdx.x >= kMultiplyThreads) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
+    registers_shrink<56>();
     for (uint32_t i = blockIdx.x; i < tiles; i += gridDim.x) {
       tile = find_tile(p, s, i, tile.expert);
       copy_tile<kPass>(p, s, tile, ring);
     }
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 152;");
+    registers_grow<152>();
     for (uint32_t i = blockIdx.x; i < tiles; i += gridDim.x) {
       tile = find_tile(p, s, i, tile.expert);
       run_tile<kPass, 32>(p, s, tile, ring);
@@ -448,33 +443,6 @@ extern "C" int triax_cuda_moe_prefill_sm90(const MoePrefillSm90* args, void* str
     error = cudaGetLastError();
   }
   return error;
-}
-
-extern "C" int64_t triax_cuda_linear_mxfp4_sm90_scratch_bytes(int64_t tokens, int64_t cols) {
-  return tokens * cols * 2;
-}
-
-extern "C" int triax_cuda_linear_mxfp4_sm90(const LinearMxfp4Sm90* args, void* stream) {
-  if (args->rows % 128 != 0 || args->cols % 128 != 0 || args->rows <= 0 || args->cols <= 0 ||
-      !addressable(args->rows, args->cols)) {
-    return cudaErrorNotSupported;
-  }
-  if (args->tokens == 0) {
-    return cudaSuccess;
-  }
-  auto* queue = static_cast<cudaStream_t>(stream);
-  cudaError_t error =
-      permute(args->in, args->in_stride, args->tokens, args->cols, args->scratch, queue);
-  Grouped p{};
-  p.single[0] = args->data;
-  p.single[1] = args->scales;
-  p.single_tokens = args->tokens;
-  p.experts = 1;
-  p.rows = static_cast<int>(args->rows);
-  p.cols = static_cast<int>(args->cols);
-  p.in = static_cast<const __nv_bfloat16*>(args->scratch);
-  p.out = args->out;
-  return error != cudaSuccess ? error : launch_grouped<Pass::kDown>(p, queue);
 }
 
 }  // namespace triax::width

@@ -44,26 +44,4 @@ extern "C" int64_t triax_cuda_moe_prefill_sm90_scratch_bytes(int64_t tokens, int
 ///            enqueues only, four launches
 extern "C" int triax_cuda_moe_prefill_sm90(const MoePrefillSm90* args, void* stream);
 
-/// out[i] = weight in[i] for one MXFP4 matrix [rows, cols] by the same kernel: the prefill of a
-/// dense product.
-/// Shapes     in [tokens, cols], out [tokens, rows] device float32, in's rows strided, out's dense;
-///            rows and cols multiples of 128
-/// Scratch    triax_cuda_linear_mxfp4_sm90_scratch_bytes, 256-byte aligned; keeps nothing
-/// Precision  in rounded to bf16, weights exact, sums in float32
-/// Invariance out[i] depends on in[i] alone, bit for bit
-struct LinearMxfp4Sm90 {
-  const uint8_t* data;
-  const uint8_t* scales;
-  int64_t rows;
-  int64_t cols;
-  const float* in;
-  int64_t in_stride;
-  int64_t tokens;
-  float* out;
-  void* scratch;
-};
-
-extern "C" int64_t triax_cuda_linear_mxfp4_sm90_scratch_bytes(int64_t tokens, int64_t cols);
-extern "C" int triax_cuda_linear_mxfp4_sm90(const LinearMxfp4Sm90* args, void* stream);
-
 }  // namespace triax::width
