@@ -93,10 +93,15 @@ Result<double> OpsBench::seconds_of(const std::function<Status()>& operation) {
       return s;
     }
   }
+  const auto scratch_bytes =
+      device_.cuda->function<decltype(dense::triax_cuda_argmax_scratch_bytes)>(
+          "triax_cuda_argmax_scratch_bytes");
+  Workspace::Scope scope(*device_.workspace);
   const dense::ArgmaxCuda read = {.logits = flush_.data<float>(),
                                   .logits_stride = kColumns,
                                   .rows = kRows,
                                   .vocab = kColumns,
+                                  .scratch = scope.take<std::byte>(scratch_bytes(kRows, kColumns)),
                                   .ids = nullptr,
                                   .logprobs = nullptr,
                                   .log_totals = nullptr};

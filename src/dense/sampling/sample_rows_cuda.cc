@@ -80,13 +80,17 @@ Status sample_rows_cuda(const Device& device, ConstTensorView logits,
   if (std::ranges::any_of(samplers, on_gpu)) {
     Workspace::Scope scope(*device.workspace);
     const Drawn drawn = take(scope, rows);
-    const ArgmaxCuda argmax = {.logits = logits.data<float>(),
-                               .logits_stride = logits.stride(0),
-                               .rows = rows,
-                               .vocab = logits.size(1),
-                               .ids = drawn.ids,
-                               .logprobs = drawn.logprobs,
-                               .log_totals = drawn.log_totals};
+    const auto scratch_bytes =
+        cuda.function<decltype(triax_cuda_argmax_scratch_bytes)>("triax_cuda_argmax_scratch_bytes");
+    const ArgmaxCuda argmax = {
+        .logits = logits.data<float>(),
+        .logits_stride = logits.stride(0),
+        .rows = rows,
+        .vocab = logits.size(1),
+        .scratch = scope.take<std::byte>(scratch_bytes(rows, logits.size(1))),
+        .ids = drawn.ids,
+        .logprobs = drawn.logprobs,
+        .log_totals = drawn.log_totals};
     std::vector<SampleSettings> settings;
     bool random = false;
     for (Sampler* sampler : samplers) {

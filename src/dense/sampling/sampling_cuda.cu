@@ -1,6 +1,7 @@
-// The largest logit, log-probabilities, and filtered draws: a block for each row. The filters leave
-// a prefix of the order (descending logit, ascending id); its border is found digit by digit of the
-// logit's bits, with integer masses, so that no sum depends on the order of threads.
+// The largest logit, log-probabilities, and filtered draws. What reads every logit of a row works
+// in parts, a block each, whose results a block for each row joins in their order. The filters
+// leave a prefix of the order (descending logit, ascending id); its border is found digit by digit
+// of the logit's bits, with integer masses, so that no sum depends on the order of threads.
 #include "dense/sampling/sampling_cuda.h"
 #include "device/cuda/block.cuh"
 
@@ -12,6 +13,11 @@ constexpr int kWarps = kThreads / cuda::kWarp;
 constexpr int kBlock = 1024;  // weights summed together, as scan.h has it
 constexpr int kLanes = 16;    // running sums in a block, as scan_loops.h has it
 constexpr int kBlocksMax = static_cast<int>(kSampleVocabMax) / kBlock;
+static_assert(kBlocksMax <= kThreads);
+constexpr int kPart = 2048;  // logits that a block of kPartThreads reads for its row
+constexpr int kPartThreads = 256;
+constexpr int kJoinThreads = 128;
+constexpr int64_t kRowsMax = 65535;  // of a grid
 
 /// The largest logit of a row. Order: descending logit, ascending id; NaN and +inf win, so that
 /// they are seen.
@@ -30,13 +36,9 @@ struct Largest {
   }
 };
 
-__device__ Largest find_largest(const float* logits, int64_t vocab) {
-  __shared__ Largest of_warp[kWarps];
-  Largest best = {-INFINITY, 0x7fffffff};
-  for (int64_t i = threadIdx.x; i < vocab; i += kThreads) {
-    const Largest candidate = {logits[i], static_cast<int32_t>(i)};
-    best = candidate.before(best) ? candidate : best;
-  }
+template <int kCount>
+__device__ Largest largest_of_block(Largest best) {
+  __shared__ Largest of_warp[kCount / cuda::kWarp];
   for (int offset = cuda::kWarp / 2; offset > 0; offset /= 2) {
     const Largest other = {__shfl_xor_sync(0xffffffffU, best.logit, offset),
                            __shfl_xor_sync(0xffffffffU, best.id, offset)};
@@ -47,22 +49,65 @@ __device__ Largest find_largest(const float* logits, int64_t vocab) {
   }
   __syncthreads();
   best = of_warp[0];
-  for (int i = 1; i < kWarps; ++i) {
+  for (int i = 1; i < kCount / cuda::kWarp; ++i) {
     best = of_warp[i].before(best) ? of_warp[i] : best;
   }
-  __syncthreads();
   return best;
 }
 
-__global__ void __launch_bounds__(kThreads) argmax_rows(ArgmaxCuda args) {
-  const int64_t t = blockIdx.x;
-  const float* logits = args.logits + t * args.logits_stride;
-  const Largest best = find_largest(logits, args.vocab);
-  double sum = 0.0;
-  for (int64_t i = threadIdx.x; i < args.vocab; i += kThreads) {
-    sum += exp(static_cast<double>(logits[i]) - static_cast<double>(best.logit));
+__device__ Largest nothing() { return {-INFINITY, 0x7fffffff}; }
+
+/// Of a part of a row: its largest logit, and the sum of e^(logit - largest).
+struct Part {
+  Largest largest;
+  double sum;
+};
+
+__device__ Part* parts_of(const ArgmaxCuda& args, int64_t row) {
+  return static_cast<Part*>(args.scratch) + row * cuda::blocks_for(args.vocab, kPart);
+}
+
+__global__ void __launch_bounds__(kPartThreads) argmax_parts(ArgmaxCuda args) {
+  constexpr int kEach = kPart / kPartThreads;
+  const float* logits = args.logits + static_cast<int64_t>(blockIdx.y) * args.logits_stride;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kPart + threadIdx.x;
+  float own[kEach];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    own[i] = first + i * kPartThreads < args.vocab ? logits[first + i * kPartThreads] : -INFINITY;
   }
-  sum = cuda::block_sum<kThreads>(sum);
+  Largest best = nothing();
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const Largest candidate = {own[i], static_cast<int32_t>(first + i * kPartThreads)};
+    best = candidate.before(best) ? candidate : best;
+  }
+  best = largest_of_block<kPartThreads>(best);
+  double sum = 0.0;
+  for (int i = 0; i < kEach && best.usable(); ++i) {
+    sum += exp(static_cast<double>(own[i]) - static_cast<double>(best.logit));
+  }
+  sum = cuda::block_sum<kPartThreads>(sum);
+  if (threadIdx.x == 0) {
+    parts_of(args, blockIdx.y)[blockIdx.x] = {best, sum};
+  }
+}
+
+__global__ void __launch_bounds__(kJoinThreads) argmax_join(ArgmaxCuda args) {
+  const int64_t t = blockIdx.x;
+  const Part* parts = parts_of(args, t);
+  const int64_t count = cuda::blocks_for(args.vocab, kPart);
+  Largest best = nothing();
+  for (int64_t i = threadIdx.x; i < count; i += kJoinThreads) {
+    best = parts[i].largest.before(best) ? parts[i].largest : best;
+  }
+  best = largest_of_block<kJoinThreads>(best);
+  double sum = 0.0;
+  for (int64_t i = threadIdx.x; i < count; i += kJoinThreads) {
+    const double below = static_cast<double>(parts[i].largest.logit) - best.logit;
+    sum += parts[i].sum * exp(below);
+  }
+  sum = cuda::block_sum<kJoinThreads>(sum);
   if (threadIdx.x != 0) {
     return;
   }
@@ -269,9 +314,25 @@ __device__ double kept_weight(const Row& row, const Border& border, double weigh
   return kept ? weight : 0.0;
 }
 
+/// The sum of kBlock weights in the order of scan_loops.h; in thread 0 of a block of any size.
+__device__ double sum_in_order(const double (&weights)[kBlock]) {
+  double own = 0.0;
+  if (threadIdx.x < kLanes) {
+    for (int i = static_cast<int>(threadIdx.x); i < kBlock; i += kLanes) {
+      own += weights[i];
+    }
+  }
+  double sum = 0.0;
+  if (threadIdx.x < cuda::kWarp) {
+    for (int from = 0; from < kLanes; ++from) {
+      sum += __shfl_sync(0xffffffffU, own, from);
+    }
+  }
+  return sum;
+}
+
 /// Sums of kBlock weights each, a warp for each block, in the order of scan_loops.h.
-__device__ void sum_blocks(const Row& row, const Border& border, double weight_min,
-                           double (&sums)[kBlocksMax]) {
+__device__ void sum_blocks(const Row& row, const Border& border, double weight_min, double* sums) {
   const int lane = threadIdx.x % cuda::kWarp;
   const int64_t blocks = (row.vocab + kBlock - 1) / kBlock;
   for (int64_t block = threadIdx.x / cuda::kWarp; block < blocks; block += kWarps) {
@@ -291,16 +352,21 @@ __device__ void sum_blocks(const Row& row, const Border& border, double weight_m
   __syncthreads();
 }
 
-/// Where the running sum of kept weights, by ascending id, passes uniform times their total.
-__device__ int32_t draw(const Row& row, const Border& border, double weight_min, double uniform) {
+/// Where the running sum of kept weights, by ascending id, passes uniform times their total. sums:
+/// of blocks of kBlock.
+__device__ int32_t draw(const Row& row, const Border& border, double weight_min, double uniform,
+                        const double* sums_of_blocks) {
   __shared__ double sums[kBlocksMax];
   __shared__ double weights[kBlock];
   __shared__ double target;
   __shared__ double sum;
   __shared__ int64_t begin;
-  sum_blocks(row, border, weight_min, sums);
+  const int64_t blocks = cuda::blocks_for(row.vocab, kBlock);
+  if (threadIdx.x < blocks) {
+    sums[threadIdx.x] = sums_of_blocks[threadIdx.x];
+  }
+  __syncthreads();
   if (threadIdx.x == 0) {
-    const int64_t blocks = (row.vocab + kBlock - 1) / kBlock;
     double total = 0.0;
     for (int64_t block = 0; block < blocks; ++block) {
       total += sums[block];
@@ -335,25 +401,58 @@ __device__ int32_t draw(const Row& row, const Border& border, double weight_min,
   return drawn;  // of thread 0
 }
 
-__global__ void __launch_bounds__(kThreads) sample_rows(SampleCuda args) {
-  const int64_t t = blockIdx.x;
-  const float* logits = args.logits + t * args.logits_stride;
-  const SampleSettings settings = args.settings[t];
-  const Largest best = find_largest(logits, args.vocab);
-  if (!best.usable() || settings.temperature == 0.0f) {
-    if (threadIdx.x == 0) {
-      args.ids[t] = best.usable() ? best.id : -1;
-    }
+/// A row's place in the scratch memory: a weight for each token, then the sum of each block of
+/// them.
+struct Scratch {
+  double* weights;
+  double* sums;
+};
+
+__device__ Scratch scratch_of(const SampleCuda& args, int64_t row) {
+  const int64_t blocks = cuda::blocks_for(args.vocab, kBlock);
+  double* weights = static_cast<double*>(args.scratch) + row * (args.vocab + blocks);
+  return {weights, weights + args.vocab};
+}
+
+/// Nothing is drawn from such a row: its id stays.
+__device__ bool is_decided(const SampleCuda& args, int64_t row) {
+  return args.ids[row] < 0 || args.settings[row].temperature == 0.0f;
+}
+
+/// Weights of kBlock tokens, and the sum of those that min_p keeps.
+__global__ void __launch_bounds__(kBlock) weigh_tokens(SampleCuda args) {
+  __shared__ double kept[kBlock];
+  const int64_t t = blockIdx.y;
+  if (is_decided(args, t)) {
     return;
   }
-  double* weights = static_cast<double*>(args.scratch) + t * args.vocab;
-  const double inverse = 1.0 / static_cast<double>(settings.temperature);
-  for (int64_t i = threadIdx.x; i < args.vocab; i += kThreads) {
-    const double below = static_cast<double>(logits[i]) - static_cast<double>(best.logit);
-    weights[i] = exponential(below * inverse);
+  const float* logits = args.logits + t * args.logits_stride;
+  const double largest = static_cast<double>(logits[args.ids[t]]);
+  const double inverse = 1.0 / static_cast<double>(args.settings[t].temperature);
+  const Scratch scratch = scratch_of(args, t);
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kBlock + threadIdx.x;
+  double weight = 0.0;
+  if (i < args.vocab) {
+    weight = exponential((static_cast<double>(logits[i]) - largest) * inverse);
+    scratch.weights[i] = weight;
   }
+  kept[threadIdx.x] = weight >= static_cast<double>(args.settings[t].min_p) ? weight : 0.0;
   __syncthreads();
-  const Row row = {logits, weights, args.vocab};
+  const double sum = sum_in_order(kept);
+  if (threadIdx.x == 0) {
+    scratch.sums[blockIdx.x] = sum;
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) sample_rows(SampleCuda args) {
+  const int64_t t = blockIdx.x;
+  if (is_decided(args, t)) {
+    return;
+  }
+  const SampleSettings settings = args.settings[t];
+  const auto weight_min = static_cast<double>(settings.min_p);
+  const Scratch scratch = scratch_of(args, t);
+  const Row row = {args.logits + t * args.logits_stride, scratch.weights, args.vocab};
   Border border = keeps_all();
   if (settings.top_k > 0 && settings.top_k < args.vocab) {
     border = keep_top_k(row, settings.top_k);
@@ -361,7 +460,11 @@ __global__ void __launch_bounds__(kThreads) sample_rows(SampleCuda args) {
   if (settings.top_p < 1.0f) {
     border = keep_top_p(row, border, settings.top_p);
   }
-  const int32_t drawn = draw(row, border, static_cast<double>(settings.min_p), settings.uniform);
+  __syncthreads();
+  if (border.order != 0) {
+    sum_blocks(row, border, weight_min, scratch.sums);
+  }
+  const int32_t drawn = draw(row, border, weight_min, settings.uniform, scratch.sums);
   if (threadIdx.x == 0) {
     args.ids[t] = drawn;
   }
@@ -369,10 +472,19 @@ __global__ void __launch_bounds__(kThreads) sample_rows(SampleCuda args) {
 
 }  // namespace
 
+int64_t triax_cuda_argmax_scratch_bytes(int64_t rows, int64_t vocab) {
+  return rows * cuda::blocks_for(vocab, kPart) * static_cast<int64_t>(sizeof(Part));
+}
+
 int triax_cuda_argmax(const ArgmaxCuda* args, void* stream) {
+  if (args->rows > kRowsMax) {
+    return cudaErrorNotSupported;
+  }
   if (args->rows > 0) {
-    argmax_rows<<<static_cast<unsigned>(args->rows), kThreads, 0,
-                  static_cast<cudaStream_t>(stream)>>>(*args);
+    const auto rows = static_cast<unsigned>(args->rows);
+    const auto parts = static_cast<unsigned>(cuda::blocks_for(args->vocab, kPart));
+    argmax_parts<<<dim3(parts, rows), kPartThreads, 0, static_cast<cudaStream_t>(stream)>>>(*args);
+    argmax_join<<<rows, kJoinThreads, 0, static_cast<cudaStream_t>(stream)>>>(*args);
   }
   return cudaGetLastError();
 }
@@ -388,16 +500,18 @@ int triax_cuda_logprobs(const LogprobsCuda* args, void* stream) {
 }
 
 int64_t triax_cuda_sample_scratch_bytes(int64_t rows, int64_t vocab) {
-  return rows * vocab * static_cast<int64_t>(sizeof(double));
+  return rows * (vocab + cuda::blocks_for(vocab, kBlock)) * static_cast<int64_t>(sizeof(double));
 }
 
 int triax_cuda_sample(const SampleCuda* args, void* stream) {
-  if (args->vocab > kSampleVocabMax) {
+  if (args->vocab > kSampleVocabMax || args->rows > kRowsMax) {
     return cudaErrorNotSupported;
   }
   if (args->rows > 0) {
-    sample_rows<<<static_cast<unsigned>(args->rows), kThreads, 0,
-                  static_cast<cudaStream_t>(stream)>>>(*args);
+    const auto rows = static_cast<unsigned>(args->rows);
+    const auto blocks = static_cast<unsigned>(cuda::blocks_for(args->vocab, kBlock));
+    weigh_tokens<<<dim3(blocks, rows), kBlock, 0, static_cast<cudaStream_t>(stream)>>>(*args);
+    sample_rows<<<rows, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(*args);
   }
   return cudaGetLastError();
 }

@@ -7,20 +7,25 @@
 namespace triax::dense {
 
 /// Per row: the largest logit (ties: the lowest id), its log-probability, log sum exp of the row.
-/// Shapes     logits [rows, vocab] device float32, rows strided; outputs [rows], each may be null
+/// Shapes     logits [rows, vocab] device float32, rows strided; scratch of
+///            triax_cuda_argmax_scratch_bytes(rows, vocab), 16-byte aligned; outputs [rows], each
+///            may be null
 /// Edges      a row that holds NaN or +inf, or nothing above -inf: id -1, the others NaN
 struct ArgmaxCuda {
   const float* logits;
   int64_t logits_stride;
   int64_t rows;
   int64_t vocab;
+  void* scratch;
   int32_t* ids;
   float* logprobs;
   double* log_totals;
 };
 
+extern "C" int64_t triax_cuda_argmax_scratch_bytes(int64_t rows, int64_t vocab);
+
 /// Precision  exponentials and their sum in double, fixed order
-/// Errors     a cudaError_t as int; enqueues only
+/// Errors     a cudaError_t as int (more than 65,535 rows: cudaErrorNotSupported); enqueues only
 extern "C" int triax_cuda_argmax(const ArgmaxCuda* args, void* stream);
 
 /// logprobs[t, j] = logits[t, ids[t, j]] - log_totals[t]
@@ -52,8 +57,8 @@ struct SampleSettings {
 /// One draw a row: temperature, top_k, top_p, min_p in the order of sampling.h.
 /// Shapes     logits [rows, vocab] device float32, rows strided; settings [rows], ids [rows] in
 ///            device memory; scratch of triax_cuda_sample_scratch_bytes(rows, vocab), 16-byte
-///            aligned
-/// Edges      a row that holds NaN or +inf, or nothing above -inf: id -1
+///            aligned. ids come as triax_cuda_argmax leaves them
+/// Edges      a row whose id is -1 keeps it
 struct SampleCuda {
   const float* logits;
   int64_t logits_stride;
@@ -71,7 +76,8 @@ extern "C" int64_t triax_cuda_sample_scratch_bytes(int64_t rows, int64_t vocab);
 /// Precision  weights exp((l - max) / temperature) in double; masses of top_p as 2^-44 integers, so
 ///            a token within 2^-44 vocab of the border of top_p may fall on the other side than
 ///            with Sampler, and a uniform number within 1e-12 of a border between two tokens, too
-/// Errors     a cudaError_t as int (vocab beyond the limit: cudaErrorNotSupported); enqueues only
+/// Errors     a cudaError_t as int (vocab beyond the limit, more than 65,535 rows:
+///            cudaErrorNotSupported); enqueues only
 extern "C" int triax_cuda_sample(const SampleCuda* args, void* stream);
 
 }  // namespace triax::dense

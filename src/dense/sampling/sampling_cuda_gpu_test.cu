@@ -30,11 +30,20 @@ Best argmax(const GpuArray<float>& logits, int64_t rows, int64_t vocab) {
   GpuArray<int32_t> ids(static_cast<size_t>(rows));
   GpuArray<float> logprobs(ids.size());
   GpuArray<double> totals(ids.size());
-  const ArgmaxCuda args = {logits.data(), vocab,           rows,         vocab,
-                           ids.data(),    logprobs.data(), totals.data()};
+  const GpuArray<uint8_t> scratch(
+      static_cast<size_t>(triax_cuda_argmax_scratch_bytes(rows, vocab)));
+  const ArgmaxCuda args = {.logits = logits.data(),
+                           .logits_stride = vocab,
+                           .rows = rows,
+                           .vocab = vocab,
+                           .scratch = scratch.data(),
+                           .ids = ids.data(),
+                           .logprobs = logprobs.data(),
+                           .log_totals = totals.data()};
   EXPECT_EQ(triax_cuda_argmax(&args, nullptr), 0);
   testing::gpu_check(cudaDeviceSynchronize(), "argmax");
   EXPECT_TRUE(ids.guards_intact() && logprobs.guards_intact() && totals.guards_intact());
+  EXPECT_TRUE(scratch.guards_intact());
   return {ids.get(), logprobs.get(), totals.get()};
 }
 
@@ -42,7 +51,7 @@ TEST(ArgmaxCuda, FindsTheLargestAndItsLogprob) {
   if (!testing::gpu_present()) {
     GTEST_SKIP() << "no GPU";
   }
-  for (const int64_t vocab : {1, 2, 1023, 1024, 1025, 163840}) {
+  for (const int64_t vocab : {1, 2, 1023, 2048, 2049, 163840}) {
     const int64_t rows = 3;
     const std::vector<float> logits = random_logits(rows, vocab, 1, 3.0f);
     const GpuArray<float> gpu_logits(logits);
@@ -102,7 +111,7 @@ std::vector<int32_t> draw(const std::vector<float>& logits, int64_t rows, int64_
   }
   const GpuArray<float> gpu_logits(logits);
   const GpuArray<SampleSettings> gpu_settings(settings);
-  const GpuArray<int32_t> ids(static_cast<size_t>(rows));
+  const GpuArray<int32_t> ids(argmax(gpu_logits, rows, vocab).ids);
   const GpuArray<uint8_t> scratch(
       static_cast<size_t>(triax_cuda_sample_scratch_bytes(rows, vocab)));
   const SampleCuda args = {gpu_logits.data(),   vocab,          rows,      vocab,
@@ -128,6 +137,15 @@ void expect_as_sampler(int64_t rows, int64_t vocab, float scale, SamplingParams 
         << "row " << t << " vocab " << vocab << " top_k " << params.top_k << " top_p "
         << params.top_p << " min_p " << params.min_p;
   }
+}
+
+TEST(SampleCuda, Small) {
+  if (!testing::gpu_present()) {
+    GTEST_SKIP() << "no GPU";
+  }
+  expect_as_sampler(3, 5000, 4.0f, {.temperature = 0.7f, .min_p = 0.01f});
+  expect_as_sampler(3, 2049, 4.0f,
+                    {.temperature = 0.9f, .top_k = 50, .top_p = 0.8f, .min_p = 0.02f});
 }
 
 TEST(SampleCuda, DrawsAsTheSampler) {
