@@ -135,6 +135,10 @@ class BatchEngine {
   std::vector<Work> prepare(const sched::Plan& plan);
   void mark(Work& work);
   Status run(std::vector<Work>& works, Tensor& logits);
+  bool draws_on_device(const Work& work) const;
+  Status draw_on_device(std::vector<Work>& works, ConstTensorView logits);
+  Status read_rows(std::vector<Work>& works, ConstTensorView logits, Tensor& host);
+  Status use_logits(std::vector<Work>& works, ConstTensorView logits, Tensor& host);
   sched::Outcome conclude(Work& work, ConstTensorView rows);
   sched::Outcome sample(Work& work, ConstTensorView rows);
   void branch(Sequence& sequence, std::span<const float> row);

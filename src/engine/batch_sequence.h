@@ -28,6 +28,9 @@ struct BatchEngine::Sequence {
   bool started = false;
   bool ended = false;
   BatchUsage usage = {};
+
+  /// Its first token's logits are those of other choices, too.
+  bool branches() const { return usage.answer_tokens == 0 && choice == 0 && request->choices > 1; }
 };
 
 /// Tokens that the state has not seen but that are known, then drafted ones.
@@ -38,6 +41,17 @@ struct BatchEngine::Work {
   int64_t drafted = 0;
   model::LogitRows rows = model::LogitRows::kNone;
   model::StateMark mark = {};  // before them, when any is drafted
+
+  // Where its tokens come from: rows of logits on the host from first_row on, or, drawn on the
+  // device, the samples of its last rows and each one's sampler after the draw.
+  bool on_device = false;
+  int64_t first_row = 0;
+  std::vector<dense::RowSample> samples = {};
+  std::vector<dense::Sampler> samplers = {};
+  void prepare_samplers();
+  /// The i-th token drawn on the device; the sequence goes on from there.
+  Result<dense::SampledToken> take_sample(int64_t i);
+
   int64_t row_count() const {
     return rows == model::LogitRows::kAll    ? static_cast<int64_t>(tokens.size())
            : rows == model::LogitRows::kLast ? 1

@@ -93,14 +93,22 @@ std::vector<BatchEngine::Work> BatchEngine::prepare(const sched::Plan& plan) {
 Status BatchEngine::run(std::vector<Work>& works, Tensor& logits) {
   std::vector<model::SequenceInput> batch;
   int64_t rows = 0;
-  for (const Work& work : works) {
+  for (Work& work : works) {
     batch.push_back({&memory_->state(work.piece.id), work.tokens, work.rows});
+    work.first_row = rows;
     rows += work.row_count();
     counters_.computed_tokens += static_cast<int64_t>(work.tokens.size());
   }
-  logits = Tensor::f32({rows, engine_.config().vocab});
-  const Status ran =
-      engine_.model().forward(engine_.device(), memory_->pool(), batch, forward_, logits.view());
+  Status ran;
+  if (engine_.device().cuda != nullptr) {
+    ran = engine_.model().forward(
+        engine_.device(), memory_->pool(), batch, forward_,
+        [&](ConstTensorView on_device) { return use_logits(works, on_device, logits); });
+  } else {
+    logits = Tensor::f32({rows, engine_.config().vocab});
+    ran =
+        engine_.model().forward(engine_.device(), memory_->pool(), batch, forward_, logits.view());
+  }
   return ran.ok() ? memory_->status() : ran;
 }
 
@@ -146,9 +154,8 @@ void BatchEngine::branch(Sequence& sequence, std::span<const float> row) {
 /// draft; takes back what the state has seen beyond them.
 sched::Outcome BatchEngine::sample(Work& work, ConstTensorView rows) {
   Sequence& sequence = *work.sequence;
-  const bool first = sequence.usage.answer_tokens == 0;
-  int64_t row = rows.size(0) - 1 - work.drafted;
-  if (first && sequence.choice == 0 && sequence.request->choices > 1 && finite(row_of(rows, row))) {
+  int64_t row = work.row_count() - 1 - work.drafted;
+  if (sequence.branches() && finite(row_of(rows, row))) {
     branch(sequence, row_of(rows, row));
   }
   const std::span<const int32_t> draft =
@@ -156,7 +163,8 @@ sched::Outcome BatchEngine::sample(Work& work, ConstTensorView rows) {
   int64_t drawn = 0;
   int64_t accepted = 0;
   for (;; ++row) {
-    const Result<dense::SampledToken> token = sequence.sampler.sample(row_of(rows, row));
+    const Result<dense::SampledToken> token =
+        work.on_device ? work.take_sample(drawn) : sequence.sampler.sample(row_of(rows, row));
     if (!token.ok()) {
       fail(sequence, token.status());
       return failed(work.piece);
@@ -194,7 +202,7 @@ sched::Outcome BatchEngine::conclude(Work& work, ConstTensorView rows) {
     return sample(work, rows);
   }
   if (work.rows == model::LogitRows::kLast) {
-    if (!finite(row_of(rows, 0))) {
+    if (work.on_device ? !work.samples[0].status.ok() : !finite(row_of(rows, 0))) {
       fail(*work.sequence, Status::data_loss("the model's logits are not numbers"));
       return failed(work.piece);
     }
@@ -218,12 +226,12 @@ Status BatchEngine::step(double now_s, std::vector<BatchEvent>& events) {
     Tensor logits;
     status = run(works, logits);
     std::vector<sched::Outcome> outcomes;
-    int64_t row = 0;
     for (Work& work : works) {
       if (status.ok()) {
-        const int64_t count = work.row_count();
-        outcomes.push_back(conclude(work, logits.view().rows(row, row + count)));
-        row += count;
+        const int64_t count = work.on_device ? 0 : work.row_count();
+        outcomes.push_back(conclude(
+            work, count == 0 ? TensorView()
+                             : logits.view().rows(work.first_row, work.first_row + count)));
       } else {
         fail(*work.sequence, status);
         outcomes.push_back(failed(work.piece));
