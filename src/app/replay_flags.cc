@@ -118,6 +118,26 @@ void ReplayFlags::add_to(CLI::App& command) {
       ->check(CLI::IsMember({"once", "replicated"}))
       ->capture_default_str();
   add_timing_to(command);
+  add_live_to(command);
+}
+
+void ReplayFlags::add_live_to(CLI::App& command) {
+  command.add_flag("--live", live,
+                   "drive the real engine with --model DIR and tokens made up for the recorded "
+                   "blocks; predicted beside measured. Defaults: 64 sessions, a quarter of the "
+                   "bytes that they need, 1000 requests");
+  command
+      .add_option("--scale", scale,
+                  "live: prompts, answers and shared prefixes are so many times shorter")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->capture_default_str();
+  command
+      .add_option(
+          "--check", check,
+          "live: share of the answers that are computed again, cold and alone, and compared")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  engine.add_to(command, false);
 }
 
 void ReplayFlags::add_timing_to(CLI::App& command) {
@@ -144,6 +164,9 @@ void ReplayFlags::add_timing_to(CLI::App& command) {
       ->capture_default_str();
   command.add_option("--duration", duration_s, "virtual seconds")
       ->check(CLI::Range(1.0, 1e9))
+      ->capture_default_str();
+  command.add_option("--requests", requests, "stop after so many instead; 0: after --duration")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
       ->capture_default_str();
   command.add_option("--gap-max", gap_s_max, "idle seconds of a session are cut to this")
       ->check(CLI::Range(0.0, 1e12))
@@ -219,6 +242,7 @@ Result<replay::ExperimentOptions> ReplayFlags::options() const {
   }
   options.lanes.seed = seed;
   options.lanes.duration_s = duration_s;
+  options.lanes.requests = requests;
   options.seeds = seeds;
   options.recorded = timing != "served";
   options.served = timing != "recorded";

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "app/app.h"
 #include "base/status.h"
 #include "replay/experiment.h"
 
@@ -27,10 +28,15 @@ struct ReplayFlags {
   std::string timing = "both";
   double residency = 0.8;
   double duration_s = 3600.0;
+  int64_t requests = 0;  // > 0: instead of duration_s
   double gap_s_max = 300.0;
   bool sweep = false;
   std::string html;
   bool json = false;
+  bool live = false;
+  int64_t scale = 64;
+  double check = 0.01;
+  EngineFlags engine;  // of a live run; its model is `model`
 
   void add_to(CLI::App& command);
   /// Of every row, in the order of printing: pressures first, then policies.
@@ -39,10 +45,14 @@ struct ReplayFlags {
 
  private:
   void add_timing_to(CLI::App& command);
+  void add_live_to(CLI::App& command);
 };
 
 /// "45GB", "1.9TB", "500MiB", "1000" (bytes).
 /// Errors     kInvalidArgument
 Result<int64_t> parse_bytes(const std::string& text);
+
+/// `triax replay --live`: predicted beside measured. Returns the exit code.
+int run_replay_live(const ReplayFlags& flags, const std::vector<replay::Trace>& recorded);
 
 }  // namespace triax::app

@@ -119,7 +119,7 @@ class Served {
       ++result_->simulated;
       sched::Request wanted;
       wanted.id = id;
-      wanted.session = play.trace->open ? 0 : play.number;
+      wanted.session = play.trace->open ? 0 : options_.agents_apart ? flight.session : play.number;
       wanted.prompt_tokens = request.prompt_tokens;
       wanted.answer_tokens_max = sending.warm_up ? 1 : request.answer_tokens;
       if (!scheduler_.submit(wanted, now_s_).accepted()) {
@@ -157,9 +157,13 @@ class Served {
       // Of repeated steps the middle one stands for all.
       parts_.push_back({piece.tokens, piece.begin + (plan.repeat - 1) / 2, piece.prefill});
     }
-    last_step_s_ = step_seconds(options_.model, options_.machine, parts_);
+    last_step_s_ = options_.step_s ? options_.step_s(parts_)
+                                   : step_seconds(options_.model, options_.machine, parts_);
     now_s_ += last_step_s_ * static_cast<double>(plan.repeat);
-    result_->step_s += measuring_ ? last_step_s_ * static_cast<double>(plan.repeat) : 0.0;
+    if (measuring_) {
+      result_->step_s += last_step_s_ * static_cast<double>(plan.repeat);
+      result_->computed_tokens += plan.tokens * plan.repeat;
+    }
     memory_.now_s = now_s_;
     outcomes_.clear();
     finished_.clear();

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <vector>
 
 #include "replay/cost.h"
@@ -17,6 +19,8 @@ struct ServedOptions {
   ModelCost model;
   Machine machine;
   double sample_s = 30.0;  // between samples of what is resident; 0: none
+  std::function<double(std::span<const StepPart>)> step_s = {};  // empty: model and machine's
+  bool agents_apart = false;  // to the scheduler each agent is a session, not each tree of them
 };
 
 /// What is on the device at one moment.
@@ -36,6 +40,7 @@ struct ServedResult {
                                       // their wait so far
   int64_t waiting = 0;                // those
   int64_t answer_tokens = 0;          // of measured requests
+  int64_t computed_tokens = 0;        // in steps since the warm-up
   double measured_s = 0.0;            // virtual time since the warm-up
   double step_s = 0.0;                // virtual time inside steps of it
   std::vector<Sample> samples;

@@ -85,6 +85,8 @@ class KeyPath {
 
   /// The names, those beyond the common blocks changed to be of this play alone.
   void copy(const Trace& trace, uint64_t play, std::vector<cache::Key>* out) const;
+  /// The names as they are in the trace.
+  const std::vector<cache::Key>& keys() const { return keys_; }
 
  private:
   std::vector<cache::Key> keys_;

@@ -96,6 +96,10 @@ Status write_page(const ReplayFlags& flags, const std::vector<replay::Trace>& tr
 }
 
 int run(const ReplayFlags& flags) {
+  if (flags.live) {
+    const Result<std::vector<replay::Trace>> traces = read(flags);
+    return traces.ok() ? run_replay_live(flags, *traces) : fail(traces.status());
+  }
   const Result<std::vector<replay::Setting>> settings = flags.settings();
   if (!settings.ok()) {
     return fail(settings.status());
@@ -142,7 +146,8 @@ void add_replay(CLI::App& app, int* exit_code) {
       "Examples:\n"
       "  triax replay --trace sessions.jsonl.zst --sessions 24 --budget 45GB --policy all\n"
       "  triax replay --trace sessions.jsonl.zst --sweep --timing recorded\n"
-      "  triax replay --trace sessions.jsonl.zst --sessions 48 --html replay.html");
+      "  triax replay --trace sessions.jsonl.zst --sessions 48 --html replay.html\n"
+      "  triax replay --trace sessions.jsonl.zst --live --model models/boot-k3 --sessions 64");
   command->callback([flags, exit_code] { *exit_code = run(*flags); });
 }
 
