@@ -16,13 +16,14 @@ namespace triax::server {
 struct Service;  // service.h: the model, the worker, the metrics
 
 struct HttpRequest {
-  std::string method;         // "GET"
-  std::string path;           // decoded, without the query: "/v1/models"
-  std::string query;          // as it came, without '?'
-  std::string body;           // at most Limits::body_bytes
-  std::string accept;         // the header of that name
-  std::string if_none_match;  // likewise
-  std::string id;             // x-request-id: the client's, else one of ours
+  std::string method;           // "GET"
+  std::string path;             // decoded, without the query: "/v1/models"
+  std::string query;            // as it came, without '?'
+  std::string body;             // at most Limits::body_bytes
+  std::string accept;           // the header of that name
+  std::string accept_encoding;  // likewise
+  std::string if_none_match;    // likewise
+  std::string id;               // x-request-id: the client's, else one of ours
 };
 
 struct HttpReply {
