@@ -4,7 +4,10 @@
 #include "app/plan_flags.h"
 #include "app/plan_report.h"
 #include "app/replay_flags.h"
+#include "plan/judge.h"
+#include "plan/kv.h"
 #include "plan/memory.h"
+#include "plan/moe.h"
 
 namespace triax::app {
 
@@ -19,5 +22,42 @@ struct PlanMemoryFlags {
   Result<plan::MemoryOptions> options(const PlanSetup& setup) const;
 };
 Result<PlanReport> plan_memory_report(const PlanSetup& setup, const PlanMemoryFlags& flags);
+
+/// What all reports with times share.
+struct PlanStepFlags {
+  std::string calibrate;  // empty: what the program carries for that hardware
+  bool ideal = false;
+  bool judge = false;
+  double chunk = 8192;
+
+  void add_to(CLI::App& command);
+};
+
+/// Rates of a machine and where they are from.
+struct PlanModel {
+  plan::Shares shares;
+  std::shared_ptr<const plan::Calibration> calibration;  // null: nothing measured
+  std::string rates;                                     // in words
+
+  plan::StepModel baseline(const PlanSetup& setup, plan::Baseline kind) const;
+};
+/// Errors     those of reading and parsing the calibration
+Result<PlanModel> plan_model_of(const PlanSetup& setup, const PlanStepFlags& flags);
+/// How well the measured kernels predict each other and whole models.
+std::string calibration_line(const PlanModel& model);
+
+Result<PlanReport> plan_decode_report(const PlanSetup& setup, const PlanStepFlags& flags);
+Result<PlanReport> plan_prefill_report(const PlanSetup& setup, const PlanStepFlags& flags);
+Result<PlanReport> plan_kv_report(const PlanSetup& setup, const PlanStepFlags& flags);
+Result<PlanReport> plan_moe_report(const PlanSetup& setup, const PlanStepFlags& flags);
+
+struct PlanPipelineFlags {
+  double stages = 0;  // P; 0: pp, or 8
+  double rounds = 4;  // V
+  PlanStepFlags step;
+
+  void add_to(CLI::App& command);
+};
+Result<PlanReport> plan_pipeline_report(const PlanSetup& setup, const PlanPipelineFlags& flags);
 
 }  // namespace triax::app

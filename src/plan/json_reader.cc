@@ -77,7 +77,7 @@ Status JsonReader::finish() {
   for (const auto& [name, value] : object_.items()) {
     if (status_.ok() && !read_.contains(name)) {
       status_ = Status::invalid_argument(fmt::format(
-          "plan: {}: unknown field '{}', expected one of {}", source_,
+          "plan: {}: unknown field {}, expected one of {}", source_,
           Json(name).dump(-1, ' ', true, Json::error_handler_t::replace), fmt::join(read_, ", ")));
     }
   }
