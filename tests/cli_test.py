@@ -35,7 +35,9 @@ class Cli(unittest.TestCase):
                     "replay", "cache"]
         benches = [["bench", b] for b in ["model", "ops", "kda", "mla", "moe", "attn-res",
                                          "serve"]]
-        for command in [[c] for c in commands] + benches:
+        plans = [["plan", p] for p in ["memory", "prefill", "decode", "kv", "moe", "pipeline",
+                                       "capacity"]]
+        for command in [[c] for c in commands] + benches + plans + [["plan"]]:
             self.assertIn("Example", self.ok(*command, "--help"), command)
 
     def test_wrong_usage_exits_with_2(self):
@@ -237,6 +239,82 @@ def session(name, requests, seed):
         now += 3.0 + (seed + i) % 9
     return json.dumps({"id": name, "block_size": 64, "tool_tokens": 640, "system_tokens": 0,
                        "requests": out})
+
+
+class Plan(unittest.TestCase):
+    def json(self, *args):
+        result = run("plan", *args, "--json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return json.loads(result.stdout)
+
+    def test_memory_says_what_fits(self):
+        out = self.json("memory", "--model", "k3", "--hardware", "b200", "--gpus", "8")
+        self.assertIn("does not fit", out["findings"][0])
+        out = self.json("memory", "--model", MODEL, "--hardware", "cpu", "--workload", "1500,100")
+        tiers = {row["tier"]: row for row in out["tables"]["tiers"]}
+        self.assertGreater(tiers["device"]["sessions"], 1000)
+
+    def test_every_question_has_an_answer_and_a_page(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for question in ["prefill", "decode", "kv", "moe", "pipeline"]:
+                page = os.path.join(folder, question + ".html")
+                result = run("plan", question, "--model", "k3", "--hardware", "b300", "--explain",
+                             "--workload", "65536,400,60,8", "--html", page)
+                self.assertEqual(result.returncode, 0, result.stderr)
+                self.assertIn("Formulas", result.stdout)
+                text = pathlib.Path(page).read_text()
+                self.assertIn("<svg", text)
+                self.assertNotIn("<script", text)
+                self.assertNotIn("nan", result.stdout)
+
+    def test_calibration_replaces_ideal_rates(self):
+        args = ["decode", "--model", "kimi-linear-48b", "--hardware", "h200", "--workload",
+                "4096,1,1,32", "--dtype", "experts=mxfp4,dense=int8"]
+        total = lambda out: out["tables"]["operations"][-1]["seconds"]
+        ideal = total(self.json(*args, "--ideal"))
+        own = self.json(*args)
+        history = str(SOURCE / "bench" / "history" / "h200")
+        self.assertAlmostEqual(total(own), total(self.json(*args, "--calibrate", history)))
+        self.assertGreater(total(own), 1.5 * ideal)
+        self.assertTrue(any("median error" in line for line in own["findings"]))
+
+    def test_capacity_through_the_scheduler(self):
+        out = self.json("capacity", "--model", MODEL, "--hardware", "cpu", "--workload",
+                        "1024,32,4,2", "--sessions", "1,4", "--duration", "60")
+        rows = out["tables"]["capacity"]
+        self.assertEqual([row["sessions"] for row in rows], [1, 4])
+        for row in rows:
+            self.assertGreater(row["requests"], 0)
+            self.assertGreater(row["first_token_p50_seconds"], 0)
+            self.assertLessEqual(row["hit_rate"], row["possible"] + 1e-9)
+
+    def test_what_is_wrong_is_said(self):
+        with tempfile.TemporaryDirectory() as folder:
+            hardware = os.path.join(folder, "mine.json")
+            pathlib.Path(hardware).write_text('{"name": "mine", "memory_byte": 1}')
+            config = os.path.join(folder, "config.json")
+            text = json.loads((SOURCE / "models" / "boot-k3" / "config.json").read_text())
+            text["text_config"]["hidden_size"] = -7168
+            pathlib.Path(config).write_text(json.dumps(text))
+            for args, message in [(["--hardware", "tpu"], "hardware is 'tpu'"),
+                                  (["--hardware", hardware], "memory_byte"),
+                                  (["--model", config], "hidden_size is -7168"),
+                                  (["--model", "k9"], "model is 'k9'"),
+                                  (["--gpus", "8", "--tp", "3"], "tp is 3"),
+                                  (["--gpus", "-8"], "gpus is -8"),
+                                  (["--dtype", "int3"], "int3"),
+                                  (["--workload", "-1"], "prompt is '-1'"),
+                                  (["--draft", "eagle"], "eagle")]:
+                result = run("plan", "memory", *args)
+                self.assertEqual(result.returncode, 1, args)
+                self.assertIn(message, result.stderr)
+            result = run("plan", "decode", "--calibrate", hardware)
+            self.assertEqual(result.returncode, 0)  # a line without "bench" measures nothing
+            bad = os.path.join(folder, "bad.jsonl")
+            pathlib.Path(bad).write_text('{"bench": "kda_decode", "shape": "H4", "us": 3}\n')
+            result = run("plan", "decode", "--calibrate", bad)
+            self.assertEqual(result.returncode, 1)
+            self.assertIn("line 1", result.stderr)
 
 
 class Replay(unittest.TestCase):

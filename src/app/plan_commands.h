@@ -31,6 +31,8 @@ struct PlanStepFlags {
   double chunk = 8192;
 
   void add_to(CLI::App& command);
+  /// Those about rates alone.
+  void add_calibration_to(CLI::App& command);
 };
 
 /// Rates of a machine and where they are from.
@@ -59,5 +61,24 @@ struct PlanPipelineFlags {
   void add_to(CLI::App& command);
 };
 Result<PlanReport> plan_pipeline_report(const PlanSetup& setup, const PlanPipelineFlags& flags);
+
+struct PlanCapacityFlags {
+  PlanMemoryFlags memory;
+  PlanStepFlags step;
+  std::string trace;
+  std::vector<int> sessions = {1, 2, 4, 8, 16, 32, 64};
+  std::string policy = "value";
+  double residency = 0.8;
+  bool tiers = false;
+  double ttft_s = 10;
+  double duration_s = 3600;
+  double pause_s = 5;
+  double gap_s_max = 300;
+  uint64_t seed = 42;
+
+  void add_to(CLI::App& command);
+};
+/// Errors     also kInvalidArgument: the model does not fit; those of reading the trace
+Result<PlanReport> plan_capacity_report(const PlanSetup& setup, const PlanCapacityFlags& flags);
 
 }  // namespace triax::app

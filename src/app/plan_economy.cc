@@ -243,38 +243,26 @@ PlanTable variants_table(const PlanSetup& setup) {
 
 }  // namespace
 
-Result<PlanReport> plan_moe_report(const PlanSetup& setup, const PlanStepFlags& flags) {
-  const checkpoint::ModelConfig& config = setup.config;
-  if (config.moe.experts == 0) {
-    return Status::invalid_argument("plan: moe: num_experts is 0: the model has no experts");
-  }
+namespace {
+
+plan::MoeTraffic traffic_of(const PlanSetup& setup, bool ideal) {
+  const checkpoint::MoeConfig& config = setup.config.moe;
   const plan::Hardware& h = setup.hardware;
-  plan::MoeTraffic moe;
-  moe.K = static_cast<double>(config.moe.top_k);
-  moe.N = static_cast<double>(config.moe.experts);
-  moe.E = static_cast<double>(std::max(setup.sharding.ep, setup.sharding.stage_gpus()));
-  moe.d = static_cast<double>(config.expert_io());
-  moe.m = static_cast<double>(config.moe.width);
-  moe.F = plan::product_rate(h, setup.formats.experts) * (flags.ideal ? 1.0 : plan::Shares().flops);
   const bool inside = setup.sharding.stage_gpus() <= h.node_gpus;
-  moe.B = (inside ? h.peer_bytes_per_second : h.network_bytes_per_second).value;
-  const double bytes = plan::format_bytes(setup.formats.experts);
-  const double crossover =
-      plan::expert_crossover_tokens(moe.F, h.memory_bytes_per_second.value, bytes);
-  PlanReport report;
-  report.title = setup.title;
-  report.lines = {
-      fmt::format("{:.0f} of {:.0f} experts a token (sparsity {:.0f}); {:.0f} values a token each "
-                  "way",
-                  moe.K, moe.N, plan::sparsity(config), plan::values_per_token(config)),
-      fmt::format("bound by HBM below {:.0f} tokens an expert ({:.0f} tokens a step), by products "
-                  "above",
-                  crossover, crossover * plan::sparsity(config)),
-      fmt::format("{} ranks over {} ({}/s a GPU): T_comm / T_comp = {:.2f} with bf16 both ways{}",
-                  moe.E, inside ? "the node's links" : "the network", human_bytes(moe.B),
-                  moe.ratio(),
-                  moe.ratio() > 1 ? ": computing cannot hide it" : ": computing can hide it")};
-  PlanTable table{"Tokens of the group",
+  plan::MoeTraffic moe;
+  moe.t = 8192;
+  moe.K = static_cast<double>(config.top_k);
+  moe.N = static_cast<double>(config.experts);
+  moe.E = static_cast<double>(setup.sharding.stage_gpus());
+  moe.d = static_cast<double>(setup.config.expert_io());
+  moe.m = static_cast<double>(config.width);
+  moe.F = plan::product_rate(h, setup.formats.experts) * (ideal ? 1.0 : plan::Shares().flops);
+  moe.B = std::max((inside ? h.peer_bytes_per_second : h.network_bytes_per_second).value, 1.0);
+  return moe;
+}
+
+void add_group_tokens(const PlanSetup& setup, plan::MoeTraffic moe, PlanReport* report) {
+  PlanTable table{"Tokens of the group, one layer, one GPU",
                   "tokens",
                   {{"tokens", "tokens", Unit::kCount},
                    {"an expert", "tokens_per_expert"},
@@ -287,23 +275,28 @@ Result<PlanReport> plan_moe_report(const PlanSetup& setup, const PlanStepFlags& 
                   {}};
   replay::Chart plot{"One layer of experts, one GPU", "", "tokens of the group", "us", true, 0, {}};
   plot.series = {{"weights from HBM", {}}, {"products", {}}, {"dispatch and combine", {}}};
+  const double bytes = plan::format_bytes(setup.formats.experts);
   for (double tokens = 16; tokens <= 1 << 20; tokens *= 4) {
     moe.t = tokens;
-    const double visited = plan::visited_experts(config, tokens);
+    const double visited = plan::visited_experts(setup.config, tokens);
     const double weights_s =
-        visited * 3 * moe.d * moe.m * bytes / moe.E / h.memory_bytes_per_second.value;
+        visited * 3 * moe.d * moe.m * bytes / moe.E / setup.hardware.memory_bytes_per_second.value;
     const double most = std::max({weights_s, moe.compute_seconds(), moe.comm_seconds()});
+    const char* limit = most == weights_s            ? "HBM"
+                        : most == moe.comm_seconds() ? "network"
+                                                     : "products";
     table.rows.push_back({tokens, moe.tokens_per_expert(), visited, weights_s,
                           moe.compute_seconds(), moe.bytes_per_gpu(), moe.comm_seconds(),
-                          std::string(most == weights_s            ? "HBM"
-                                      : most == moe.comm_seconds() ? "network"
-                                                                   : "products")});
+                          std::string(limit)});
     plot.series[0].points.emplace_back(tokens, 1e6 * weights_s);
     plot.series[1].points.emplace_back(tokens, 1e6 * moe.compute_seconds());
     plot.series[2].points.emplace_back(tokens, 1e6 * moe.comm_seconds());
   }
-  report.tables.push_back(std::move(table));
-  report.charts.push_back(std::move(plot));
+  report->tables.push_back(std::move(table));
+  report->charts.push_back(std::move(plot));
+}
+
+PlanTable ratios_table(const plan::MoeTraffic& moe) {
   PlanTable ratios{"T_comm / T_comp against an expert's inner width m",
                    "ratios",
                    {{"m", "m"}, {"bf16 both ways, P = 4", "p4"}, {"F / (3 m B), P = 2", "p2"}},
@@ -313,9 +306,35 @@ Result<PlanReport> plan_moe_report(const PlanSetup& setup, const PlanStepFlags& 
     other.m = m;
     ratios.rows.push_back({m, other.ratio(), other.short_ratio()});
   }
-  report.tables.push_back(std::move(ratios));
+  return ratios;
+}
+
+}  // namespace
+
+Result<PlanReport> plan_moe_report(const PlanSetup& setup, const PlanStepFlags& flags) {
+  const checkpoint::ModelConfig& config = setup.config;
+  if (config.moe.experts == 0) {
+    return Status::invalid_argument("plan: moe: num_experts is 0: the model has no experts");
+  }
+  const plan::MoeTraffic moe = traffic_of(setup, flags.ideal);
+  const double crossover =
+      plan::expert_crossover_tokens(moe.F, setup.hardware.memory_bytes_per_second.value,
+                                    plan::format_bytes(setup.formats.experts));
+  PlanReport report;
+  report.title = setup.title;
+  report.lines = {
+      fmt::format("{:.0f} of {:.0f} experts a token (sparsity {:.0f}); {:.0f} values a token each "
+                  "way",
+                  moe.K, moe.N, plan::sparsity(config), plan::values_per_token(config)),
+      fmt::format("bound by HBM below {:.0f} tokens an expert ({:.0f} tokens a step), by products "
+                  "above",
+                  crossover, crossover * plan::sparsity(config)),
+      fmt::format("{:.0f} ranks at {}/s a GPU: T_comm / T_comp = {:.2f} with bf16 both ways: "
+                  "computing {} hide it",
+                  moe.E, human_bytes(moe.B), moe.ratio(), moe.ratio() > 1 ? "cannot" : "can")};
+  add_group_tokens(setup, moe, &report);
+  report.tables.push_back(ratios_table(moe));
   report.tables.push_back(variants_table(setup));
-  moe.t = 8192;
   explain_moe(moe, &report);
   return report;
 }
@@ -330,24 +349,11 @@ void PlanPipelineFlags::add_to(CLI::App& command) {
   step.add_to(command);
 }
 
-Result<PlanReport> plan_pipeline_report(const PlanSetup& setup, const PlanPipelineFlags& flags) {
-  const Result<PlanModel> planned = plan_model_of(setup, flags.step);
-  if (!planned.ok()) {
-    return planned.status();
-  }
-  if (setup.config.attn_res_block <= 0) {
-    return Status::invalid_argument(
-        "plan: pipeline: attn_res_block_size is 0: an ordinary residual hands on one vector");
-  }
-  const double stages = flags.stages > 0        ? std::floor(flags.stages)
-                        : setup.sharding.pp > 1 ? static_cast<double>(setup.sharding.pp)
-                                                : 8.0;
-  const StepModel model = planned->baseline(setup, Baseline::kHybrid);
-  const double sources = plan::attn_res_sources(setup.config);
-  const double block_bytes = static_cast<double>(setup.config.hidden) * 2;
-  const plan::Hardware& h = setup.hardware;
-  PlanReport report;
-  report.title = setup.title;
+namespace {
+
+void add_rounds(const PlanPipelineFlags& flags, const StepModel& model, double stages,
+                PlanReport* report) {
+  const double block_bytes = static_cast<double>(model.config().hidden) * 2;
   PlanTable table{fmt::format("P = {:.0f} stages, one token, forward, bf16", stages),
                   "pipeline",
                   {{"V", "virtual_stages"},
@@ -361,43 +367,66 @@ Result<PlanReport> plan_pipeline_report(const PlanSetup& setup, const PlanPipeli
                   {}};
   replay::Chart plot{"Blocks handed over", "a token, forward", "virtual stages", "kB", true, 0, {}};
   plot.series = {{"naive", {}}, {"cached", {}}};
-  const double chunk = flags.step.chunk;
+  const double rate = std::max(model.hardware().network_bytes_per_second.value, 1.0);
   for (double v = 1; v <= std::max(8.0, flags.rounds); v *= 2) {
-    const plan::PipelineShape shape{.P = stages, .V = v, .sources = sources};
-    const double transfer_s = shape.cached_peak_blocks() * block_bytes * chunk /
-                              std::max(h.network_bytes_per_second.value, 1.0);
+    const plan::PipelineShape shape{
+        .P = stages, .V = v, .sources = plan::attn_res_sources(model.config())};
+    const double transfer_s = shape.cached_peak_blocks() * block_bytes * flags.step.chunk / rate;
     table.rows.push_back(
         {v, shape.naive_blocks() * block_bytes, shape.cached_blocks() * block_bytes,
          shape.naive_blocks() / shape.cached_blocks(), shape.naive_peak_blocks() * block_bytes,
          shape.cached_peak_blocks() * block_bytes, shape.kept_blocks() * block_bytes,
-         transfer_s / stage_seconds(model, chunk, stages * v)});
+         transfer_s / stage_seconds(model, flags.step.chunk, stages * v)});
     plot.series[0].points.emplace_back(v, shape.naive_blocks() * block_bytes / 1e3);
     plot.series[1].points.emplace_back(v, shape.cached_blocks() * block_bytes / 1e3);
   }
-  const plan::PipelineShape asked{.P = stages, .V = flags.rounds, .sources = sources};
+  report->tables.push_back(std::move(table));
+  report->charts.push_back(std::move(plot));
+}
+
+void explain_pipeline(const plan::PipelineShape& shape, double sublayers, PlanReport* report) {
+  report->explanations = {
+      {"blocks naive", "C (C - 1) / 2 x Np, C = P V, Np = sources / C",
+       fmt::format("C = {:.0f}, Np = {:.3g}: {:.4g}", shape.chunks(), shape.blocks_per_chunk(),
+                   shape.naive_blocks()),
+       "Attention Residuals report; seeds: every transition hands over all blocks"},
+      {"blocks cached", "(P (P - 1) / 2 + (V - 1) P^2) x Np",
+       fmt::format("P = {:.0f}, V = {:.0f}: {:.4g}", shape.P, shape.V, shape.cached_blocks()),
+       "Attention Residuals report, cross-stage caching"},
+      {"two phases, a sublayer", "(N / S + 5) d against 3 d",
+       fmt::format("{:.2f} d", plan::attn_res_two_phase_io(shape.sources - 1, sublayers)),
+       "Attention Residuals report: 5.5 d for N = 8, S = 16"}};
+}
+
+}  // namespace
+
+Result<PlanReport> plan_pipeline_report(const PlanSetup& setup, const PlanPipelineFlags& flags) {
+  const Result<PlanModel> planned = plan_model_of(setup, flags.step);
+  if (!planned.ok()) {
+    return planned.status();
+  }
+  if (setup.config.attn_res_block <= 0) {
+    return Status::invalid_argument(
+        "plan: pipeline: attn_res_block_size is 0: an ordinary residual hands on one vector");
+  }
+  const double stages = flags.stages > 0        ? std::floor(flags.stages)
+                        : setup.sharding.pp > 1 ? static_cast<double>(setup.sharding.pp)
+                                                : 8.0;
+  const plan::PipelineShape asked{
+      .P = stages, .V = flags.rounds, .sources = plan::attn_res_sources(setup.config)};
+  PlanReport report;
+  report.title = setup.title;
   report.lines = {
       fmt::format("{:.0f} sources of {} (N d) where full Attention Residuals keep {} layers (L d)",
-                  sources, human_bytes(block_bytes), setup.config.layer_count()),
+                  asked.sources, human_bytes(2.0 * static_cast<double>(setup.config.hidden)),
+                  setup.config.layer_count()),
       fmt::format("V = {:.0f}: {:.1f} blocks a token naive, {:.1f} cached", flags.rounds,
                   asked.naive_blocks(), asked.cached_blocks()),
       "a hand-over is hidden where transfer / compute is below 100%: the largest one, over the "
       "network, beside one chunk of one virtual stage",
       planned->rates};
-  report.tables.push_back(std::move(table));
-  report.charts.push_back(std::move(plot));
-  report.explanations = {
-      {"blocks naive", "C (C - 1) / 2 x Np, C = P V, Np = sources / C",
-       fmt::format("C = {:.0f}, Np = {:.3g}: {:.4g}", asked.chunks(), asked.blocks_per_chunk(),
-                   asked.naive_blocks()),
-       "Attention Residuals report; seeds: every transition hands over all blocks"},
-      {"blocks cached", "(P (P - 1) / 2 + (V - 1) P^2) x Np",
-       fmt::format("P = {:.0f}, V = {:.0f}: {:.4g}", asked.P, asked.V, asked.cached_blocks()),
-       "Attention Residuals report, cross-stage caching"},
-      {"two phases, a sublayer", "(N / S + 5) d against 3 d",
-       fmt::format("{:.2f} d",
-                   plan::attn_res_two_phase_io(
-                       sources - 1, 2 * static_cast<double>(setup.config.attn_res_block))),
-       "Attention Residuals report: 5.5 d for N = 8, S = 16"}};
+  add_rounds(flags, planned->baseline(setup, Baseline::kHybrid), stages, &report);
+  explain_pipeline(asked, 2 * static_cast<double>(setup.config.attn_res_block), &report);
   return report;
 }
 

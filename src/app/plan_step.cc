@@ -234,12 +234,16 @@ void add_contexts(const PlanSetup& setup, const PlanModel& planned, PlanReport* 
 
 }  // namespace
 
-void PlanStepFlags::add_to(CLI::App& command) {
+void PlanStepFlags::add_calibration_to(CLI::App& command) {
   command.add_option("--calibrate", calibrate,
                      "measured kernels: a file or folder of lines as in bench/history, h200 (those "
                      "that the program carries; their shares on other hardware, too), or none; "
                      "default: those of the hardware, if there are");
   command.add_flag("--ideal", ideal, "rates of the data sheet, launches free");
+}
+
+void PlanStepFlags::add_to(CLI::App& command) {
+  add_calibration_to(command);
   command.add_flag("--judge", judge, "every measured kernel beside its prediction");
   command.add_option("--chunk", chunk, "tokens of a prefill step")
       ->check(CLI::Range(1.0, 1e7))
@@ -308,6 +312,65 @@ StepModel PlanModel::baseline(const PlanSetup& setup, plan::Baseline kind) const
                    plan::baseline_attention(kind));
 }
 
+namespace {
+
+std::vector<std::string> decode_lines(const PlanSetup& setup, const StepModel& model,
+                                      const Load& load, double step) {
+  const double batch = setup.workload.concurrency;
+  const std::vector<OperationTime> times = model.times(load);
+  const OperationTime* most = longest(times);
+  std::vector<std::string> lines = {
+      fmt::format("{:.0f} sequences after {:.0f} tokens: {:.2f} ms a step, {:.0f} tokens/s, {:.1f} "
+                  "a sequence",
+                  batch, setup.workload.prompt, 1e3 * step, batch / step, 1 / step),
+      fmt::format("most time: {} ({:.0f}%), bound by {}", most->operation->name,
+                  100 * most->seconds / step, plan::limit_name(most->limit)),
+      fmt::format("{:.0f} FLOPs a byte keep this hardware's bf16 units busy",
+                  setup.hardware.bf16_flops.value / setup.hardware.memory_bytes_per_second.value)};
+  if (const double context = crossover_context(model, batch); std::isfinite(context)) {
+    lines.push_back(fmt::format(
+        "from {:.0f} tokens of context on, latents are most of what a step of {:.0f} reads",
+        context, batch));
+  }
+  if (setup.config.moe.experts > 0) {
+    lines.push_back(expert_line(setup));
+  }
+  return lines;
+}
+
+void add_prompts(const PlanSetup& setup, const PlanModel& planned, double chunk,
+                 PlanReport* report) {
+  PlanTable table{"Prompts, cold",
+                  "prompts",
+                  {{"tokens", "tokens", Unit::kCount},
+                   {"time", "seconds", Unit::kSeconds},
+                   {"tokens/s", "tokens_per_second", Unit::kCount},
+                   {"with full MLA", "full_mla_seconds", Unit::kSeconds},
+                   {"with full GQA-8", "full_gqa_seconds", Unit::kSeconds}},
+                  {}};
+  replay::Chart plot = chart("Prefill against prompt", "tokens", "tokens/s");
+  plot.series = {{"hybrid", {}}, {"full MLA", {}}, {"full GQA-8", {}}};
+  const StepModel models[] = {planned.baseline(setup, plan::Baseline::kHybrid),
+                              planned.baseline(setup, plan::Baseline::kFullMla),
+                              planned.baseline(setup, plan::Baseline::kGqa)};
+  for (double tokens = 1024; tokens <= 1 << 20; tokens *= 4) {
+    std::vector<PlanCell> row = {tokens};
+    for (size_t i = 0; i < std::size(models); ++i) {
+      const double seconds = models[i].prefill_seconds(tokens, 0, chunk);
+      row.emplace_back(seconds);
+      if (i == 0) {
+        row.emplace_back(tokens / seconds);
+      }
+      plot.series[i].points.emplace_back(tokens, tokens / seconds);
+    }
+    table.rows.push_back(std::move(row));
+  }
+  report->tables.push_back(std::move(table));
+  report->charts.push_back(std::move(plot));
+}
+
+}  // namespace
+
 Result<PlanReport> plan_decode_report(const PlanSetup& setup, const PlanStepFlags& flags) {
   const Result<PlanModel> planned = plan_model_of(setup, flags);
   if (!planned.ok()) {
@@ -317,26 +380,9 @@ Result<PlanReport> plan_decode_report(const PlanSetup& setup, const PlanStepFlag
   const double batch = setup.workload.concurrency;
   const Load load = plan::decode_load(setup.config, batch, setup.workload.prompt);
   const double step = model.seconds(load);
-  const std::vector<OperationTime> times = model.times(load);
-  const OperationTime* most = longest(times);
   PlanReport report;
   report.title = setup.title;
-  report.lines = {
-      fmt::format("{:.0f} sequences after {:.0f} tokens: {:.2f} ms a step, {:.0f} tokens/s, {:.1f} "
-                  "a sequence",
-                  batch, setup.workload.prompt, 1e3 * step, batch / step, 1 / step),
-      fmt::format("most time: {} ({:.0f}%), bound by {}", most->operation->name,
-                  100 * most->seconds / step, plan::limit_name(most->limit)),
-      fmt::format("{:.0f} FLOPs a byte keep this hardware's bf16 units busy",
-                  setup.hardware.bf16_flops.value / setup.hardware.memory_bytes_per_second.value)};
-  if (const double context = crossover_context(model, batch); std::isfinite(context)) {
-    report.lines.push_back(fmt::format(
-        "from {:.0f} tokens of context on, latents are most of what a step of {:.0f} reads",
-        context, batch));
-  }
-  if (setup.config.moe.experts > 0) {
-    report.lines.push_back(expert_line(setup));
-  }
+  report.lines = decode_lines(setup, model, load, step);
   report.tables.push_back(operations_table(
       model, load, step,
       fmt::format("A step of {:.0f} sequences after {:.0f} tokens", batch, setup.workload.prompt)));
@@ -369,33 +415,7 @@ Result<PlanReport> plan_prefill_report(const PlanSetup& setup, const PlanStepFla
   report.tables.push_back(operations_table(
       model, load, step,
       fmt::format("The last chunk: {:.0f} tokens after {:.0f}", chunk, prompt - chunk)));
-  PlanTable table{"Prompts, cold",
-                  "prompts",
-                  {{"tokens", "tokens", Unit::kCount},
-                   {"time", "seconds", Unit::kSeconds},
-                   {"tokens/s", "tokens_per_second", Unit::kCount},
-                   {"with full MLA", "full_mla_seconds", Unit::kSeconds},
-                   {"with full GQA-8", "full_gqa_seconds", Unit::kSeconds}},
-                  {}};
-  replay::Chart plot = chart("Prefill against prompt", "tokens", "tokens/s");
-  plot.series = {{"hybrid", {}}, {"full MLA", {}}, {"full GQA-8", {}}};
-  const StepModel mla = planned->baseline(setup, plan::Baseline::kFullMla);
-  const StepModel gqa = planned->baseline(setup, plan::Baseline::kGqa);
-  for (double tokens = 1024; tokens <= 1 << 20; tokens *= 4) {
-    std::vector<PlanCell> row = {tokens};
-    size_t series = 0;
-    for (const StepModel* m : {&model, &mla, &gqa}) {
-      const double seconds = m->prefill_seconds(tokens, 0, flags.chunk);
-      row.emplace_back(seconds);
-      if (series == 0) {
-        row.emplace_back(tokens / seconds);
-      }
-      plot.series[series++].points.emplace_back(tokens, tokens / seconds);
-    }
-    table.rows.push_back(std::move(row));
-  }
-  report.tables.push_back(std::move(table));
-  report.charts.push_back(std::move(plot));
+  add_prompts(setup, *planned, flags.chunk, &report);
   add_judgement(*planned, flags, true, &report);
   report.explanations = plan::explain_operations(setup.config, setup.formats);
   return report;

@@ -4,9 +4,11 @@
 #include "plan/pipeline.h"
 
 namespace triax::plan {
+namespace {
 
-Explanations explain_operations(const checkpoint::ModelConfig& config, const Formats& formats) {
-  Explanations out;
+void explain_sequence(const checkpoint::ModelConfig& config, const Formats& formats,
+                      Explanations* to) {
+  Explanations& out = *to;
   const double dim = static_cast<double>(config.kda.head_dim);
   const double state = format_bytes(formats.state);
   if (config.count(checkpoint::LayerKind::kKda) > 0) {
@@ -41,6 +43,10 @@ Explanations explain_operations(const checkpoint::ModelConfig& config, const For
                    fmt::format("{:.0f}", mla_crossover_tokens(mla)),
                    "the two forms set equal; a context token is expanded once"});
   }
+}
+
+void explain_width_and_depth(const checkpoint::ModelConfig& config, Explanations* to) {
+  Explanations& out = *to;
   if (config.moe.experts > 0) {
     out.push_back(
         {"routed experts, a token", "6 K d m FLOPs",
@@ -61,6 +67,14 @@ Explanations explain_operations(const checkpoint::ModelConfig& config, const For
                                attn_res_two_phase_io(blocks, sublayers)),
                    "Attention Residuals report: 5.5 d for N = 8, S = 16"});
   }
+}
+
+}  // namespace
+
+Explanations explain_operations(const checkpoint::ModelConfig& config, const Formats& formats) {
+  Explanations out;
+  explain_sequence(config, formats, &out);
+  explain_width_and_depth(config, &out);
   out.push_back({"time of an operation", "max(FLOPs / rate, bytes / bandwidth)",
                  "ideal: data sheet; estimate: measured shares of it, or 0.5, 0.7 and 3 us",
                  "roofline; docs/plan.md"});

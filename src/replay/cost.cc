@@ -4,26 +4,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
+#include "plan/hardware.h"
+
 namespace triax::replay {
-namespace {
-
-// NVIDIA's data sheets of H100 SXM, H200 SXM, HGX B200, HGX B300, GB300 NVL72 and AMD's of the
-// Instinct MI355X: memory, memory bandwidth, bf16 without sparsity; host link: PCIe 5 x16 and 6 x16
-// in one direction, NVLink-C2C of a GB300's GPU.
-constexpr std::array<Gpu, 6> kGpus = {{
-    {"h100", 80e9, 3.35e12, 0.989e15, 64e9},
-    {"h200", 141e9, 4.8e12, 0.989e15, 64e9},
-    {"b200", 180e9, 8.0e12, 2.25e15, 64e9},
-    {"b300", 288e9, 8.0e12, 2.25e15, 128e9},
-    {"gb300", 288e9, 8.0e12, 2.5e15, 450e9},
-    {"mi355x", 288e9, 8.0e12, 2.5e15, 64e9},
-}};
-
-}  // namespace
-
 ModelCost kimi_k3() {
   // `triax inspect` of the published config: 104.2 B parameters a token; 69 KDA layers of 96 heads
   // of 128 x 128; 24 MLA layers of 96 heads, keys 192, values 128, latent 512 + 64; 16 experts of
@@ -43,17 +28,17 @@ ModelCost kimi_k3() {
 }
 
 std::vector<std::string_view> gpu_names() {
-  std::vector<std::string_view> names;
-  for (const Gpu& gpu : kGpus) {
-    names.push_back(gpu.name);
-  }
+  std::vector<std::string_view> names = plan::hardware_names();
+  std::erase(names, "cpu");
   return names;
 }
 
 Result<Gpu> gpu_of(std::string_view name) {
-  for (const Gpu& gpu : kGpus) {
-    if (gpu.name == name) {
-      return gpu;
+  for (const std::string_view known : gpu_names()) {
+    if (known == name) {
+      const plan::Hardware hardware = *plan::named_hardware(known);
+      return Gpu{known, hardware.memory_bytes.value, hardware.memory_bytes_per_second.value,
+                 hardware.bf16_flops.value, hardware.host_bytes_per_second.value};
     }
   }
   return Status::invalid_argument(

@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "cache/config.h"
+#include "plan/operations.h"
 
 namespace triax::replay {
 
@@ -36,7 +37,7 @@ struct Gpu {
   double link_bytes_per_second = 0;  // to and from the host
 };
 
-/// h100, h200, b200, b300, gb300, mi355x. Figures of the makers' data sheets.
+/// The GPUs of plan/hardware.h, with its figures.
 /// Errors     kInvalidArgument naming those that there are
 Result<Gpu> gpu_of(std::string_view name);
 std::vector<std::string_view> gpu_names();
@@ -60,11 +61,7 @@ double host_bytes_per_second(const Machine& machine);
 int gpus_for(const ModelCost& model, const Gpu& gpu);
 
 /// What one sequence adds to a step.
-struct StepPart {
-  int64_t tokens = 0;
-  int64_t context = 0;  // tokens before them
-  bool prefill = false;
-};
+using StepPart = plan::StepPart;
 
 /// The larger of reading time and computing time, plus step_s.
 double step_seconds(const ModelCost& model, const Machine& machine,

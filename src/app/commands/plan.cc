@@ -96,6 +96,14 @@ void add_plan(CLI::App& app, int* exit_code) {
       "Examples:\n"
       "  triax plan pipeline --model k3 --hardware h200 --gpus 64 --pp 8 --virtual 4",
       plan_pipeline_report);
+  add(*plan, exit_code, "capacity",
+      "sessions at a time through the real scheduler and cache: first tokens, tokens a second",
+      "Examples:\n"
+      "  triax plan capacity --model k3 --hardware b300 --gpus 8 --dtype latents=fp8 "
+      "--trace sessions.jsonl.zst\n"
+      "  triax plan capacity --model kimi-linear-48b --hardware h200 --workload 60000,300,40 "
+      "--html agents.html",
+      plan_capacity_report);
 }
 
 }  // namespace triax::app
