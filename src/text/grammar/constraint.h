@@ -34,9 +34,18 @@ struct ConstraintLimits {
 };
 
 namespace internal {
+class Forms;
 class Machine;
 class TokenTrie;
 class ConstraintCache;
+
+/// Where a sequence stands: `path` has one configuration more than there are tokens. Should their
+/// numbers have changed since `epoch`, the path is found again from the tokens.
+struct ConstraintPlace {
+  uint64_t epoch = 0;
+  std::vector<int32_t> tokens = {};
+  std::vector<uint32_t> path = {};
+};
 }  // namespace internal
 
 class ConstraintState;
@@ -71,7 +80,8 @@ class ConstraintState {
 
   /// Sets the bits of all tokens that may come next and clears all others; ids that the tokenizer
   /// does not have are never allowed. When the form is complete the stop tokens are allowed, too;
-  /// when nothing can follow, or after a stop token, they alone are: a mask is never empty.
+  /// when nothing can follow, or after a stop token, they alone are. Empty only where a form is too
+  /// ambiguous to go on (README.md).
   /// Shapes     mask [at least mask_words()]
   void fill_mask(std::span<uint64_t> mask) const;
 
@@ -92,7 +102,7 @@ class ConstraintState {
 
  private:
   std::shared_ptr<const Constraint> constraint_;
-  std::vector<uint32_t> path_;  // configurations, the current one last
+  mutable internal::ConstraintPlace place_;
 };
 
 /// Compiles forms for one tokenizer and remembers them by their text.
@@ -128,6 +138,8 @@ class ConstraintCompiler {
  private:
   ConstraintCompiler(const Tokenizer& tokenizer, std::vector<int32_t> stop_ids,
                      const ConstraintLimits& limits);
+  Result<std::shared_ptr<const Constraint>> build(const std::string& key,
+                                                  const internal::Forms& forms, uint32_t root);
   const Tokenizer& tokenizer_;
   std::vector<int32_t> stop_ids_;
   ConstraintLimits limits_;
