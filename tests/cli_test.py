@@ -342,6 +342,12 @@ class Replay(unittest.TestCase):
         self.assertGreater(out["served"]["ttft_p50_s"], 0)
         self.assertLessEqual(out["served"]["ttft_p50_s"], out["served"]["ttft_p99_s"])
 
+    def test_steps_of_the_plan(self):
+        out = self.json("--sessions", "4", "--timing", "served", "--steps", "plan")
+        self.assertGreater(out["served"]["ttft_p50_s"], 0)
+        self.assertNotEqual(out["served"], self.json("--sessions", "4", "--timing",
+                                                     "served")["served"])
+
     def test_rows_of_a_sweep_and_pressure(self):
         rows = self.json("--sweep", "--sessions", "3,6", "--budget", "2GB,40GB", "--policy",
                          "dense,value", "--timing", "recorded")

@@ -85,11 +85,7 @@ cache::CacheConfig cache_of(const PlanSetup& setup, const PlanCapacityFlags& fla
     config.tiers[i].read_bytes_per_second = plan::Shares().bytes * rates[i] * measure;
     config.tiers[i].read_latency_seconds = i == 1 ? 50e-6 : 1e-3;
   }
-  const double chunk = 8192, far = 65536;
-  const double near_s = model.seconds(plan::prefill_load(model.config(), 1, chunk, 0));
-  const double far_s = model.seconds(plan::prefill_load(model.config(), 1, chunk, far));
-  config.prefill.per_token = near_s / chunk;
-  config.prefill.per_token_pair = std::max(far_s - near_s, 0.0) / (chunk * far);
+  config.prefill = plan_prefill_cost(model);
   return config;
 }
 
@@ -211,6 +207,14 @@ void PlanCapacityFlags::add_to(CLI::App& command) {
       ->capture_default_str();
   command.add_option("--seed", seed, "order of sessions and where they start")
       ->capture_default_str();
+}
+
+cache::PrefillCost plan_prefill_cost(const plan::StepModel& model) {
+  constexpr double kChunk = 8192, kFar = 65536;
+  const double near_s = model.seconds(plan::prefill_load(model.config(), 1, kChunk, 0));
+  const double far_s = model.seconds(plan::prefill_load(model.config(), 1, kChunk, kFar));
+  return {.per_token = near_s / kChunk,
+          .per_token_pair = std::max(far_s - near_s, 0.0) / (kChunk * kFar)};
 }
 
 Result<PlanReport> plan_capacity_report(const PlanSetup& setup, const PlanCapacityFlags& flags) {

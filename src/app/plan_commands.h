@@ -45,6 +45,8 @@ struct PlanModel {
 };
 /// Errors     those of reading and parsing the calibration
 Result<PlanModel> plan_model_of(const PlanSetup& setup, const PlanStepFlags& flags);
+/// What recomputing costs a cache that has to choose, from chunks of 8,192 at two contexts.
+cache::PrefillCost plan_prefill_cost(const plan::StepModel& model);
 /// How well the measured kernels predict each other and whole models.
 std::string calibration_line(const PlanModel& model);
 

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "app/plan_commands.h"
 #include "checkpoint/config.h"
 #include "checkpoint/summary.h"
 
@@ -158,6 +159,13 @@ void ReplayFlags::add_timing_to(CLI::App& command) {
       ->check(CLI::IsMember({"recorded", "served", "both"}))
       ->capture_default_str();
   command
+      .add_option(
+          "--steps", steps,
+          "served: step times; roofline: one for the whole model, 7 ms a step besides; plan: "
+          "operation by operation, as triax plan decode and prefill show them")
+      ->check(CLI::IsMember({"roofline", "plan"}))
+      ->capture_default_str();
+  command
       .add_option("--residency", residency,
                   "served: share of the device that resident sessions may fill; 0: all may start")
       ->check(CLI::Range(0.0, 10.0))
@@ -218,6 +226,33 @@ Result<std::vector<replay::Setting>> ReplayFlags::settings() const {
   return settings;
 }
 
+namespace {
+
+/// Step times of `triax plan` with its assumed shares; latents as the layout has them.
+Status plan_steps(const ReplayFlags& flags, replay::ExperimentOptions* options) {
+  const Result<checkpoint::ModelConfig> config = plan_model(flags.model);
+  if (!config.ok()) {
+    return config.status();
+  }
+  plan::Formats formats = plan::published_formats(*config);
+  formats.latents = flags.model == "k3" ? plan::Format::kFp8 : plan::Format::kBf16;
+  const int64_t gpus = options->machine.gpus;
+  const Result<plan::Sharding> sharding =
+      plan::shard(*config, formats, {.gpus = gpus, .dcp = flags.layout == "once" ? gpus : 1});
+  if (!sharding.ok()) {
+    return sharding.status();
+  }
+  const auto model = std::make_shared<const plan::StepModel>(
+      *config, formats, *sharding, *plan::named_hardware(flags.gpu), plan::Shares());
+  options->step_s = [model](std::span<const replay::StepPart> parts) {
+    return model->seconds(parts);
+  };
+  options->prefill = plan_prefill_cost(*model);
+  return {};
+}
+
+}  // namespace
+
 Result<replay::ExperimentOptions> ReplayFlags::options() const {
   replay::ExperimentOptions options;
   options.model = replay::kimi_k3();
@@ -239,6 +274,11 @@ Result<replay::ExperimentOptions> ReplayFlags::options() const {
         (options.sizes.state_bytes + options.machine.gpus - 1) / options.machine.gpus;
     options.model.latent_bytes_per_token *= options.machine.gpus;  // each reads all of them
     options.link_share = options.machine.gpus;
+  }
+  if (steps == "plan") {
+    if (Status status = plan_steps(*this, &options); !status.ok()) {
+      return status;
+    }
   }
   options.lanes.seed = seed;
   options.lanes.duration_s = duration_s;

@@ -26,6 +26,7 @@ struct ReplayFlags {
   std::string gpu = "b300";
   int gpus = 0;  // 0: as many as the weights need
   std::string timing = "both";
+  std::string steps = "roofline";
   double residency = 0.8;
   double duration_s = 3600.0;
   int64_t requests = 0;  // > 0: instead of duration_s

@@ -11,7 +11,7 @@ cache::CacheConfig config_of(const Setting& setting, const ExperimentOptions& op
   config.policy = setting.policy;
   config.page_bytes = options.sizes.page_bytes;
   config.running_state_bytes = timed ? options.sizes.state_bytes : 0;
-  config.prefill = prefill_cost(options.model, options.machine);
+  config.prefill = options.prefill.value_or(prefill_cost(options.model, options.machine));
   config.name_moves = false;
   for (size_t i = 0; i < config.tiers.size(); ++i) {
     config.tiers[i].budget_bytes = setting.budget_bytes[i];
@@ -107,6 +107,7 @@ Result<Row> run_experiment(const std::vector<Trace>& traces, const Setting& sett
       served.sched = options.sched;
       served.model = options.model;
       served.machine = options.machine;
+      served.step_s = options.step_s;
       auto result = replay_served(traces, config_of(setting, options, true), served, inside);
       if (!result.ok()) {
         return result.status();

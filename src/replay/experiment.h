@@ -3,6 +3,9 @@
 #pragma once
 
 #include <array>
+#include <functional>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -31,6 +34,9 @@ struct ExperimentOptions {
   sched::Options sched;
   ModelCost model;
   Machine machine;
+  // Instead of model and machine, where a better model of steps is at hand:
+  std::function<double(std::span<const StepPart>)> step_s = {};
+  std::optional<cache::PrefillCost> prefill = {};
   double link_share = 1.0;  // bytes count once for so many GPUs: their links carry them together
                             // (1), or each carries them (the number of GPUs)
 };
