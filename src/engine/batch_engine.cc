@@ -131,6 +131,10 @@ BatchEngine::Sequence& BatchEngine::add_sequence(std::shared_ptr<const BatchRequ
   s.usage.prompt_tokens = static_cast<int64_t>(prompt.size());
   s.answer_max = std::min(s.request->max_tokens, engine_.context_tokens() - s.usage.prompt_tokens);
   s.sampler.observe_prompt(prompt);
+  if (s.request->constraint != nullptr) {
+    s.form.emplace(s.request->constraint);
+    s.sampler.allow_only(s.form->mask());
+  }
   if (s.request->draft_tokens > 0) {
     s.lookup.append(prompt);
   }

@@ -16,6 +16,7 @@
 #include "engine/sequence_memory.h"
 #include "engine/session.h"
 #include "sched/scheduler.h"
+#include "text/grammar/constraint.h"
 
 namespace triax::engine {
 
@@ -42,6 +43,9 @@ struct BatchRequest {
   int64_t draft_tokens = 0;       // > 0: up to so many tokens are guessed and verified together;
                                   // changes the speed, not the answer
   Drafter drafter = {};           // guesses; empty: prompt lookup
+  /// The form that each answer has (its stop tokens should be among stop_ids); empty: free. Costs
+  /// time on the host, not steps.
+  std::shared_ptr<const text::Constraint> constraint = {};
   /// Called in step(), before the first token is computed: what was found of the prompt.
   std::function<void(const Reuse&)> on_start = {};
   /// Called in step() for each token, before its event; false: the answer ends with it (kStop).

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "engine/batch_engine.h"
+#include "engine/constrained_tokens.h"
 
 namespace triax::engine {
 
@@ -23,8 +25,9 @@ struct BatchEngine::Sequence {
   dense::Sampler sampler;
   PromptLookup lookup;
   DraftLength draft_length;
-  std::vector<int32_t> draft = {};  // for the next step
-  bool decoding = false;            // the last step gave a token
+  std::vector<int32_t> draft = {};        // for the next step
+  std::optional<ConstrainedTokens> form;  // when the request has a constraint
+  bool decoding = false;                  // the last step gave a token
   bool started = false;
   bool ended = false;
   BatchUsage usage = {};

@@ -43,6 +43,9 @@ void BatchEngine::propose_drafts() {
       sequence->draft =
           drafter ? drafter(memory_->tokens(id), count) : sequence->lookup.propose(count);
     }
+    if (sequence->form) {
+      sequence->form->keep_possible(sequence->draft);
+    }
     if (!sequence->draft.empty()) {
       scheduler_->draft(id, static_cast<int64_t>(sequence->draft.size()));
       --left;
@@ -130,6 +133,9 @@ bool BatchEngine::take_token(Sequence& sequence, const dense::SampledToken& toke
     finish(sequence, FinishReason::kStop);
   } else if (sequence.usage.answer_tokens == sequence.answer_max) {
     finish(sequence, FinishReason::kLength);
+  }
+  if (!sequence.ended && sequence.form) {
+    sequence.form->accept(token.id);
   }
   return !sequence.ended;
 }

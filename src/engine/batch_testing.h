@@ -144,6 +144,7 @@ inline std::vector<dense::SampledToken> cold_answer(engine::Engine& engine,
   params.sampling.seed += static_cast<uint64_t>(choice);
   params.max_tokens = request.max_tokens;
   params.stop_ids = request.stop_ids;
+  params.constraint = request.constraint;
   params.on_token = [&](const dense::SampledToken& token) {
     tokens.push_back(token);
     return true;

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
+
+#include "engine/constrained_tokens.h"
 
 namespace triax::engine {
 namespace {
@@ -83,6 +86,11 @@ Status Session::decode(int32_t token, const GenerateParams& params, Generated& o
   dense::Sampler sampler(params.sampling);
   sampler.observe_prompt(current_.tokens());
   sampler.observe_prompt(std::span(&token, 1));
+  std::optional<ConstrainedTokens> form;
+  if (params.constraint != nullptr) {
+    form.emplace(params.constraint);
+    sampler.allow_only(form->mask());
+  }
   dense::Sampler* const samplers[] = {&sampler};
   for (bool first = true;; first = false) {
     const model::SequenceInput input{&current_, std::span(&token, 1), model::LogitRows::kLast};
@@ -112,6 +120,9 @@ Status Session::decode(int32_t token, const GenerateParams& params, Generated& o
         current_.length() == engine_.context_tokens()) {
       out.reason = FinishReason::kLength;
       return {};
+    }
+    if (form) {
+      form->accept(token);
     }
   }
 }

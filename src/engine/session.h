@@ -2,11 +2,13 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "dense/sampling/sampling.h"
 #include "engine/engine.h"
+#include "text/grammar/constraint.h"
 
 namespace triax::engine {
 
@@ -14,6 +16,7 @@ struct GenerateParams {
   dense::SamplingParams sampling;
   int64_t max_tokens = 256;
   std::vector<int32_t> stop_ids;  // end the answer; reported, not part of the text
+  std::shared_ptr<const text::Constraint> constraint = {};      // the answer's form; empty: free
   std::function<bool(int64_t done, int64_t total)> on_prefill;  // false: stop
   std::function<bool(const dense::SampledToken&)> on_token;     // false: stop after this token
 };

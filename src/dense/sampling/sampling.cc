@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -41,7 +42,8 @@ Sampler::Sampler(SamplingParams params)
 }
 
 bool Sampler::draws_from_raw() const {
-  return params_.logit_bias.empty() && !any_penalty(params_) && params_.top_logprobs == 0;
+  return params_.logit_bias.empty() && !any_penalty(params_) && params_.top_logprobs == 0 &&
+         allowed_.empty();
 }
 
 void Sampler::observe_prompt(std::span<const int32_t> ids) {
@@ -66,6 +68,9 @@ Result<SampledToken> Sampler::sample(std::span<const float> logits) {
   if (adjusted->data() != logits.data()) {
     extent = scan_->extent(adjusted->data(), count_of(*adjusted));
     if (!extent.valid || extent.max == kForbidden) {
+      if (extent.valid && !allowed_.empty()) {
+        return Status::invalid_argument("sample: no id that may be drawn has a logit above -inf");
+      }
       return unusable(*adjusted, "adjusted logit");
     }
   }
@@ -81,10 +86,14 @@ Result<SampledToken> Sampler::sample(std::span<const float> logits) {
 }
 
 Result<std::span<const float>> Sampler::adjust(std::span<const float> logits) {
-  if (params_.logit_bias.empty() && !any_penalty(params_)) {
+  if (params_.logit_bias.empty() && !any_penalty(params_) && allowed_.empty()) {
     return logits;
   }
-  adjusted_.assign(logits.begin(), logits.end());
+  if (allowed_.empty()) {
+    adjusted_.assign(logits.begin(), logits.end());
+  } else {
+    copy_allowed(logits);
+  }
   for (const auto& [id, bias] : params_.logit_bias) {
     if (id >= count_of(logits)) {
       return Status::invalid_argument(fmt::format(
@@ -96,6 +105,28 @@ Result<std::span<const float>> Sampler::adjust(std::span<const float> logits) {
     penalise(adjusted_);
   }
   return std::span<const float>(adjusted_);
+}
+
+/// Fills adjusted_: word by word, since most are all ones or all zeros.
+void Sampler::copy_allowed(std::span<const float> logits) {
+  adjusted_.assign(logits.size(), kForbidden);
+  const size_t words = std::min(allowed_.size(), (logits.size() + 63) / 64);
+  for (size_t word = 0; word < words; ++word) {
+    const size_t begin = word * 64;
+    const size_t end = std::min(begin + 64, logits.size());
+    if (allowed_[word] == ~uint64_t{0}) {
+      std::copy(logits.begin() + static_cast<std::ptrdiff_t>(begin),
+                logits.begin() + static_cast<std::ptrdiff_t>(end),
+                adjusted_.begin() + static_cast<std::ptrdiff_t>(begin));
+      continue;
+    }
+    for (uint64_t bits = allowed_[word]; bits != 0; bits &= bits - 1) {
+      const size_t id = begin + static_cast<size_t>(std::countr_zero(bits));
+      if (id < end) {
+        adjusted_[id] = logits[id];
+      }
+    }
+  }
 }
 
 void Sampler::penalise(std::span<float> logits) const {

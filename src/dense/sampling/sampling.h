@@ -59,6 +59,11 @@ class Sampler {
   /// media, say) count for nothing.
   void observe_prompt(std::span<const int32_t> ids);
 
+  /// From now on only ids whose bit is set are drawn, the lowest bit of the first word being that
+  /// of id 0; ids beyond the last word are not. The words are read at each draw and must stay where
+  /// they are. Empty: all ids again.
+  void allow_only(std::span<const uint64_t> mask) { allowed_ = mask; }
+
   /// Draws from logits [V] (finite; -inf forbids a token) and counts the token as generated.
   /// Errors     kInvalidArgument when empty, NaN, +inf, logit_bias names no token of the
   ///            vocabulary, or nothing is left to draw from; nothing is counted then
@@ -78,8 +83,9 @@ class Sampler {
     int32_t id;
   };
 
-  /// Logits after bias and penalties; a view of `logits` itself when there are none.
+  /// Logits after mask, bias and penalties; a view of `logits` itself when there are none.
   Result<std::span<const float>> adjust(std::span<const float> logits);
+  void copy_allowed(std::span<const float> logits);
   void penalise(std::span<float> logits) const;
 
   /// The draw from adjusted logits, of which `max` is the largest.
@@ -103,6 +109,7 @@ class Sampler {
   Rng rng_;
   std::unordered_map<int32_t, int32_t> generated_;  // token -> count
   std::unordered_map<int32_t, int32_t> prompt_;
+  std::span<const uint64_t> allowed_;
   const internal::Scan* scan_;
 
   // Scratch, kept between calls.

@@ -489,5 +489,41 @@ TEST(Scan, FindsTheLargestWhereverItIs) {
   }
 }
 
+TEST(Sampling, OnlyAllowedIdsAreDrawnWithTheSameProportions) {
+  std::vector<float> logits(200);
+  for (size_t i = 0; i < logits.size(); ++i) {
+    logits[i] = static_cast<float>(i % 13) * 0.3f;
+  }
+  std::vector<uint64_t> mask = {0x8000000000000011U, ~uint64_t{0}};  // 0, 4, 63, 64 to 127
+  const auto allowed = [&](int32_t id) { return id == 0 || id == 4 || (id >= 63 && id < 128); };
+  std::vector<float> forbidden = logits;
+  for (int32_t id = 0; id < 200; ++id) {
+    if (!allowed(id)) {
+      forbidden[static_cast<size_t>(id)] = -std::numeric_limits<float>::infinity();
+    }
+  }
+  for (const SamplingParams& params :
+       {SamplingParams{.temperature = 0.0f}, SamplingParams{.temperature = 0.7f, .top_k = 20},
+        SamplingParams{.top_p = 0.9f, .presence_penalty = 0.5f}}) {
+    Sampler masked(params);
+    Sampler truth(params);
+    masked.allow_only(mask);
+    EXPECT_FALSE(masked.draws_from_raw());
+    for (int i = 0; i < 200; ++i) {
+      const Result<SampledToken> a = masked.sample(logits);
+      const Result<SampledToken> b = truth.sample(forbidden);
+      ASSERT_TRUE(a.ok() && b.ok());
+      ASSERT_EQ(a->id, b->id);
+      ASSERT_TRUE(allowed(a->id));
+    }
+  }
+  Sampler none(SamplingParams{});
+  std::fill(mask.begin(), mask.end(), 0);
+  none.allow_only(mask);
+  EXPECT_FALSE(none.sample(logits).ok());
+  none.allow_only({});
+  EXPECT_TRUE(none.sample(logits).ok());
+}
+
 }  // namespace
 }  // namespace triax::dense
