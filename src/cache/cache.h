@@ -91,8 +91,10 @@ struct Drop {
   Tier tier = Tier::kRam;
   bool state = false;    // else a page
   bool deleted = false;  // by forget: nobody is to read it any more; else it left for room or age
+  bool tail = false;     // of a state: its partial page goes too, and has the same key
   Key key;
   int32_t id = kNoId;
+  int32_t tail_id = kNoId;
 };
 
 /// A checkpoint that was granted room: copy, then commit.
@@ -195,6 +197,8 @@ class Cache {
 
   /// How fast a tier's copies to the device are, as measured.
   void set_link(Tier tier, double latency_seconds, double bytes_per_second);
+  /// A tier that cannot be reached for now: nothing is found in it or copied to it.
+  void set_out(Tier tier, bool out) { out_[static_cast<size_t>(tier)] = out; }
   /// What computing costs, as measured; in what is kept only its shape counts, not this.
   void set_prefill_seconds(double per_token) { config_.prefill.per_token = per_token; }
 
@@ -272,6 +276,7 @@ class Cache {
   void note_drop(const Node& node, Tier tier);
   void note_drop(const Checkpoint& checkpoint, Tier tier);
   bool has(Tier tier) const { return config_.tiers[static_cast<size_t>(tier)].budget_bytes > 0; }
+  bool usable(Tier tier) const { return has(tier) && !out_[static_cast<size_t>(tier)]; }
 
   // cache_evict.cc
   bool make_room(Tier tier, int64_t bytes, double now);
@@ -305,6 +310,7 @@ class Cache {
   Tree tree_;
   std::array<std::unique_ptr<Policy>, kTiers> policies_;
   std::array<int64_t, kTiers> used_{};
+  std::array<bool, kTiers> out_{};
   std::array<IdPool, kTiers> pages_;
   std::array<IdPool, kTiers> slots_;  // checkpoints at rest
   IdPool running_slots_;              // when running states have another size than checkpoints

@@ -73,7 +73,7 @@ Cache::Found Cache::find(const Request& request) const {
   match.matched = found.best.tokens;
   int64_t loadable = match.matched;
   for (int t = 1; t < kTiers; ++t) {
-    if (config_.tiers[static_cast<size_t>(t)].budget_bytes > 0) {
+    if (usable(static_cast<Tier>(t))) {
       const Boundary lower = deepest(at, prompt, limit, static_cast<Tier>(t));
       if (lower.tokens > loadable) {
         loadable = lower.tokens;

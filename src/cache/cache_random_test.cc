@@ -116,12 +116,14 @@ class Random {
   }
 
   void tend() {
-    switch (rng_.below(4)) {
+    switch (rng_.below(5)) {
       case 0:
         return cache().forget(rng_.below(9), now_);
       case 1:
         return cache().expire(now_);
       case 2:
+        return cache().set_out(Tier::kSsd, rng_.below(4) == 0);
+      case 3:
         return cache().set_link(Tier::kSsd, 0, rng_.below(2) == 0 ? 1 : 1e9);
       default:
         const Tier to = rng_.below(2) == 0 && cache().config().tiers[1].budget_bytes > 0

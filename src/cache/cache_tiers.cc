@@ -203,7 +203,7 @@ int64_t Cache::prefetch_returning(Tier to, int64_t bytes_max, double now) {
 /// where it is in none.
 Tier Cache::source_of(uint32_t checkpoint, Tier to) const {
   for (const Tier tier : {Tier::kRam, Tier::kDevice, Tier::kSsd, Tier::kShared}) {
-    if (tree_.checkpoint(checkpoint).in(tier)) {
+    if (tree_.checkpoint(checkpoint).in(tier) && usable(tier)) {
       return tier;
     }
   }
@@ -217,10 +217,11 @@ void Cache::store_down(uint32_t checkpoint, Tier from, double now) {
   }
   for (int t = index(from) + 1; t < kTiers; ++t) {
     const auto tier = static_cast<Tier>(t);
-    if (has(tier)) {
+    if (usable(tier)) {
+      const Tier source = source_of(checkpoint, tier);
       if (config_.tiers[static_cast<size_t>(t)].write == WriteMode::kThrough &&
-          !tree_.checkpoint(checkpoint).in(tier)) {
-        plan(checkpoint, source_of(checkpoint, tier), tier, now);
+          !tree_.checkpoint(checkpoint).in(tier) && source != tier) {
+        plan(checkpoint, source, tier, now);
       }
       return;
     }
@@ -230,7 +231,7 @@ void Cache::store_down(uint32_t checkpoint, Tier from, double now) {
 /// Before an item leaves `tier`: whether it has to wait for its copy in the tier below.
 bool Cache::keep_below(uint32_t item, Tier tier, double now) {
   int t = index(tier) + 1;
-  while (t < kTiers && !has(static_cast<Tier>(t))) {
+  while (t < kTiers && !usable(static_cast<Tier>(t))) {
     ++t;
   }
   if (t == kTiers || config_.tiers[static_cast<size_t>(t)].write != WriteMode::kBack) {
@@ -262,15 +263,16 @@ void Cache::note_drop(const Node& node, Tier tier) {
   const auto t = static_cast<size_t>(tier);
   if (config_.name_moves && tier != Tier::kDevice) {
     for (size_t i = 0; i < node.keys.size(); ++i) {
-      drops_.push_back({tier, false, deleting_, node.keys[i], node.pages[t][i]});
+      drops_.push_back({tier, false, deleting_, false, node.keys[i], node.pages[t][i], kNoId});
     }
   }
 }
 
 void Cache::note_drop(const Checkpoint& checkpoint, Tier tier) {
   if (config_.name_moves && tier != Tier::kDevice) {
-    drops_.push_back(
-        {tier, true, deleting_, checkpoint.key, checkpoint.slots[static_cast<size_t>(tier)]});
+    const auto t = static_cast<size_t>(tier);
+    drops_.push_back({tier, true, deleting_, checkpoint.rows > 0, checkpoint.key,
+                      checkpoint.slots[t], checkpoint.tails[t]});
   }
 }
 
@@ -322,6 +324,7 @@ void Cache::confirm_lost(uint64_t id, Tier where, int32_t block, double now) {
   const uint32_t i = transfer_by_id_.find(id);
   check(i != kNone, "a transfer is confirmed once");
   const uint32_t checkpoint = transfers_[i].checkpoint;
+  const bool writing = transfers_[i].to == where;
   confirm(id, false, now);
   const Checkpoint& c = tree_.checkpoint(checkpoint);
   uint32_t node = c.node;
@@ -335,6 +338,10 @@ void Cache::confirm_lost(uint64_t id, Tier where, int32_t block, double now) {
     node = tree_.node(node).parent;
   }
   evict_branch(node, where, now);
+  const Tier source = source_of(checkpoint, where);
+  if (writing && source != where && !tree_.node(node).in(where)) {
+    plan(checkpoint, source, where, now);  // once more, with all that was believed to be there
+  }
 }
 
 /// Everything of a confirmed copy becomes part of the tier, or nothing does.

@@ -27,13 +27,16 @@ Status validate_options(const BatchOptions& options) {
   return {};
 }
 
+constexpr uint64_t kLayout = 1;  // of slots and pages as bytes; add one when it changes
+
 /// Of everything that the numbers in a stored state depend on besides the tokens; 0: not known.
-uint64_t state_fingerprint(Engine& engine, uint64_t given) {
+uint64_t state_fingerprint(Engine& engine, uint64_t given, store::StateEncoding states) {
   const uint64_t model = given != 0 ? given : engine.fingerprint();
   cache::Key key = cache::root_key(model);
-  for (const uint64_t part : {static_cast<uint64_t>(engine.pool().latent_type()),
-                              static_cast<uint64_t>(engine.options().experts),
-                              static_cast<uint64_t>(engine.options().dense)}) {
+  for (const uint64_t part :
+       {static_cast<uint64_t>(engine.pool().latent_type()),
+        static_cast<uint64_t>(engine.options().experts),
+        static_cast<uint64_t>(engine.options().dense), kLayout, static_cast<uint64_t>(states)}) {
     key = cache::chained(key, part);
   }
   return model == 0 ? 0 : key.low;
@@ -70,10 +73,12 @@ Result<std::unique_ptr<BatchEngine>> BatchEngine::create(Engine& engine,
     return s;
   }
   TierOptions tiers = options.tiers;
-  tiers.fingerprint = state_fingerprint(engine, tiers.fingerprint);
-  if (tiers.ssd_bytes > 0 && tiers.fingerprint == 0) {
+  tiers.fingerprint = state_fingerprint(engine, tiers.fingerprint, tiers.states);
+  if (tiers.outlive_process() && tiers.fingerprint == 0) {
     return Status::invalid_argument(
-        "batch engine: states on an SSD need the fingerprint of the model that they belong to");
+        "batch engine: states on an SSD or in a shared store need the fingerprint of the model "
+        "that "
+        "they belong to");
   }
   Result<std::unique_ptr<SequenceMemory>> memory =
       SequenceMemory::create(engine.config(), engine.pool().latent_type(), engine.device().cuda,
@@ -170,6 +175,19 @@ Result<RequestId> BatchEngine::submit(BatchRequest request, double now_s) {
     return refusal(submission);
   }
   return id;
+}
+
+Status BatchEngine::forget(uint64_t session, double now_s) {
+  const bool busy = std::ranges::any_of(
+      sequences_, [session](const auto& s) { return s.second->request->session == session; });
+  if (busy || session == 0) {
+    return Status::invalid_argument(
+        fmt::format("session {} has requests that have not ended, or is no session", session));
+  }
+  memory_->set_now(now_s);
+  memory_->forget(session);
+  scheduler_->end_session(session);
+  return memory_->status();
 }
 
 bool BatchEngine::cancel(RequestId id, double now_s) {

@@ -110,6 +110,11 @@ class BatchEngine {
   ///            kResourceExhausted for one that no memory holds or when the queue is full
   Result<RequestId> submit(BatchRequest request, double now_s);
 
+  /// Deletes what is kept of a session's requests, from all tiers down to the shared one: all that
+  /// no other session needs.
+  /// Errors     kInvalidArgument: a request of it has not ended
+  Status forget(uint64_t session, double now_s);
+
   /// Ends all choices of a request that have not ended, at once. False when there are none.
   bool cancel(RequestId id, double now_s);
 

@@ -1,5 +1,6 @@
 // One step: drafts, the scheduler's plan, one forward pass, tokens, checkpoints.
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <utility>
 
@@ -96,12 +97,18 @@ std::vector<BatchEngine::Work> BatchEngine::prepare(const sched::Plan& plan) {
 Status BatchEngine::run(std::vector<Work>& works, Tensor& logits) {
   std::vector<model::SequenceInput> batch;
   int64_t rows = 0;
+  int64_t prompt = 0;
+  int64_t all = 0;
   for (Work& work : works) {
     batch.push_back({&memory_->state(work.piece.id), work.tokens, work.rows});
     work.first_row = rows;
     rows += work.row_count();
-    counters_.computed_tokens += static_cast<int64_t>(work.tokens.size());
+    const auto count = static_cast<int64_t>(work.tokens.size());
+    all += count;
+    prompt += work.piece.prefill ? count : 0;
   }
+  counters_.computed_tokens += all;
+  const auto begun = std::chrono::steady_clock::now();
   Status ran;
   if (engine_.device().cuda != nullptr) {
     ran = engine_.model().forward(
@@ -111,6 +118,11 @@ Status BatchEngine::run(std::vector<Work>& works, Tensor& logits) {
     logits = Tensor::f32({rows, engine_.config().vocab});
     ran =
         engine_.model().forward(engine_.device(), memory_->pool(), batch, forward_, logits.view());
+  }
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begun;
+  // Where rows were read nothing is under way any more; of other work there is hardly any.
+  if (rows > 0 && prompt > 0 && 4 * prompt >= 3 * all) {
+    memory_->measured_prefill(prompt, taken.count());
   }
   return ran.ok() ? memory_->status() : ran;
 }

@@ -13,6 +13,7 @@ namespace {
 using cache::kBlock;
 
 constexpr double kWaitSeconds = 1e-3;
+constexpr double kTendSeconds = 0.25;  // between looks at who may return
 
 /// Bytes of one slot and of one page; a pool of one each knows.
 struct Sizes {
@@ -25,6 +26,38 @@ Sizes sizes_of(const checkpoint::ModelConfig& config, DType latents) {
   return {one.slot_bytes(), one.page_bytes()};
 }
 
+/// What the cache is told: `bytes` on the device, and the tiers below it.
+cache::CacheConfig settings_of(const checkpoint::ModelConfig& config, const Sizes& sizes,
+                               int64_t bytes, const SequenceMemoryOptions& options) {
+  const TierOptions& tiers = options.tiers;
+  const int64_t at_rest = StateAtRest(config, sizes.slot, tiers.states).bytes();
+  cache::CacheConfig settings;
+  settings.page_bytes = sizes.page;
+  settings.running_state_bytes = sizes.slot;
+  settings.policy = options.policy;
+  const auto tier = [&settings](cache::Tier which) -> cache::TierConfig& {
+    return settings.tiers[static_cast<size_t>(cache::index(which))];
+  };
+  tier(cache::Tier::kDevice) = {
+      .budget_bytes = bytes, .state_bytes = sizes.slot, .ttl_seconds = tiers.device_ttl_s};
+  tier(cache::Tier::kRam) = {.budget_bytes = tiers.ram_bytes,
+                             .state_bytes = at_rest,
+                             .write = tiers.ram_write,
+                             .ttl_seconds = tiers.ram_ttl_s};
+  // Files are a little larger than what they hold.
+  tier(cache::Tier::kSsd) = {.budget_bytes = tiers.ssd_bytes / 10 * 9,
+                             .state_bytes = at_rest,
+                             .write = tiers.ssd_write,
+                             .ttl_seconds = tiers.ssd_ttl_s};
+  if (tiers.shared) {
+    tier(cache::Tier::kShared) = {.budget_bytes = tiers.shared_bytes,
+                                  .state_bytes = at_rest,
+                                  .write = tiers.shared_write,
+                                  .ttl_seconds = 1e-3 * static_cast<double>(tiers.shared->ttl_ms)};
+  }
+  return settings;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<SequenceMemory>> SequenceMemory::create(
@@ -32,19 +65,8 @@ Result<std::unique_ptr<SequenceMemory>> SequenceMemory::create(
     const SequenceMemoryOptions& options) {
   const Sizes sizes = sizes_of(config, latents);
   const int64_t bytes = cuda != nullptr ? options.bytes / 2 : options.bytes;
-  cache::CacheConfig settings;
-  settings.page_bytes = sizes.page;
-  settings.running_state_bytes = sizes.slot;
-  settings.tiers[0].budget_bytes = bytes;
-  settings.tiers[0].state_bytes = sizes.slot;
-  settings.policy = options.policy;
-  using cache::index;
-  cache::TierConfig& ram = settings.tiers[static_cast<size_t>(index(cache::Tier::kRam))];
-  ram = {.budget_bytes = options.tiers.ram_bytes, .state_bytes = sizes.slot};
-  cache::TierConfig& ssd = settings.tiers[static_cast<size_t>(index(cache::Tier::kSsd))];
-  // Files are a little larger than what they hold.
-  ssd = {.budget_bytes = options.tiers.ssd_bytes / 10 * 9, .state_bytes = sizes.slot};
-  Result<std::unique_ptr<cache::Cache>> made = cache::Cache::create(settings);
+  Result<std::unique_ptr<cache::Cache>> made =
+      cache::Cache::create(settings_of(config, sizes, bytes, options));
   if (!made.ok()) {
     return made.status();
   }
@@ -59,7 +81,7 @@ Result<std::unique_ptr<SequenceMemory>> SequenceMemory::create(
     std::unique_ptr<SequenceMemory> memory(new SequenceMemory(config, size, cuda, options));
     memory->cache_ = std::move(*made);
     Result<std::unique_ptr<TierMemory>> tiers =
-        TierMemory::create(options.tiers, *memory->cache_, memory->pool_);
+        TierMemory::create(options.tiers, config, *memory->cache_, memory->pool_);
     if (!tiers.ok()) {
       return tiers.status();
     }
@@ -92,6 +114,108 @@ const SequenceMemory::Entry& SequenceMemory::entry(sched::SequenceId id) const {
 void SequenceMemory::set_now(double now) {
   now_ = now;
   note(tiers_->poll(now_));
+  adopt_found();
+  if (options_.tiers.any() && now - tended_ >= kTendSeconds) {
+    tended_ = now;
+    tend(now);
+  }
+}
+
+/// What nobody waits for: what is too old goes, what is likely to be wanted is fetched.
+void SequenceMemory::tend(double now) {
+  double ttl_min = 0;
+  for (const cache::TierConfig& tier : cache_->config().tiers) {
+    ttl_min = tier.ttl_seconds > 0 && (ttl_min == 0 || tier.ttl_seconds < ttl_min)
+                  ? tier.ttl_seconds
+                  : ttl_min;
+  }
+  if (ttl_min > 0 && now - expired_ >= ttl_min / 16) {
+    expired_ = now;
+    cache_->expire(now);
+  }
+  const cache::Tier to = options_.tiers.ram_bytes > 0 ? cache::Tier::kRam : cache::Tier::kDevice;
+  const int64_t ahead = cache_->use(to).budget_bytes / 8 - tiers_->loading_bytes();
+  if (options_.tiers.outlive_process() && options_.reuse && ahead > 0) {
+    cache_->prefetch_returning(to, ahead, now);
+  }
+  note(tiers_->poll(now));
+}
+
+void SequenceMemory::forget(sched::SessionId session) {
+  while (tiers_->busy()) {
+    tiers_->wait(kWaitSeconds);
+    note(tiers_->poll(now_));
+  }
+  cache_->forget(session, now_);
+  note(tiers_->poll(now_));
+}
+
+void SequenceMemory::measured_prefill(int64_t tokens, double seconds) {
+  const double per_token = seconds / static_cast<double>(tokens);
+  prefill_seconds_ += (prefill_seconds_ == 0.0 ? 1.0 : 0.125) * (per_token - prefill_seconds_);
+  if (options_.tiers.loads_must_pay) {
+    cache_->set_prefill_seconds(prefill_seconds_);
+  }
+}
+
+MemoryStats SequenceMemory::stats() const {
+  MemoryStats stats{.use = {}, .cache = cache_->stats(), .lower = tiers_->stats()};
+  for (int t = 0; t < cache::kTiers; ++t) {
+    stats.use[static_cast<size_t>(t)] = cache_->use(static_cast<cache::Tier>(t));
+  }
+  return stats;
+}
+
+void SequenceMemory::expect(sched::SequenceId id, int64_t tokens) {
+  Entry& e = entry(id);
+  if (!options_.reuse || !options_.tiers.any()) {
+    return;
+  }
+  check(e.tokens.tokens() == tokens, "sequence memory: other tokens are expected");
+  const cache::Request request{.prompt = e.tokens.prompt(), .session = e.session};
+  const cache::Match match = cache_->match(request);
+  e.looking = tiers_->look_up(id, request.prompt, match.matched + match.not_loaded);
+  if (e.looking) {
+    looking_.push_back(id);
+  } else {
+    fetch_ahead(request);
+  }
+}
+
+/// What the shared store has of prompts that came: now the cache knows too.
+void SequenceMemory::adopt_found() {
+  std::erase_if(looking_, [&](sched::SequenceId id) {
+    const auto at = entries_.find(id);
+    const std::optional<int64_t> tokens = tiers_->found(id);
+    if (at == entries_.end() || !tokens) {
+      return at == entries_.end();
+    }
+    Entry& e = at->second;
+    e.looking = false;
+    const cache::Request request{.prompt = e.tokens.prompt(), .session = e.session};
+    if (*tokens > 0) {
+      // Without room to keep it in mind it is computed.
+      (void)cache_->adopt(cache::Tier::kShared, request.prompt,
+                          {*tokens, cache::AnchorKind::kPromptEnd}, now_);
+    }
+    if (!e.running) {
+      fetch_ahead(request);
+    }
+    return true;
+  });
+}
+
+/// For a request that waits, perhaps for long: into this process's memory. Without that tier only
+/// into room on the device that nobody has.
+void SequenceMemory::fetch_ahead(const cache::Request& request) {
+  const bool ram = options_.tiers.ram_bytes > 0;
+  const cache::Tier to = ram ? cache::Tier::kRam : cache::Tier::kDevice;
+  const cache::TierUse use = cache_->use(to);
+  const bool fits = ram || use.used_bytes + 2 * bytes(request.prompt.tokens) <= use.budget_bytes;
+  if (fits && tiers_->loading_bytes() < use.budget_bytes / 4) {
+    cache_->prefetch(request, now_, to);
+    note(tiers_->poll(now_));
+  }
 }
 
 void SequenceMemory::note(const Status& status) {
@@ -113,6 +237,7 @@ void SequenceMemory::add(sched::SequenceId id, std::span<const int32_t> tokens,
 
 void SequenceMemory::remove(sched::SequenceId id) {
   check(!entry(id).running, "sequence memory: removed while running");
+  tiers_->forget_ticket(id);
   entries_.erase(id);
 }
 
@@ -162,6 +287,9 @@ Status SequenceMemory::prepare(Entry& e) {
 sched::Start SequenceMemory::start(sched::SequenceId id, int64_t tokens) {
   Entry& e = entry(id);
   check(!e.running && e.tokens.tokens() == tokens, "sequence memory: start of other tokens");
+  if (e.looking) {
+    return {};  // draining() says to ask again
+  }
   const cache::Request request{.prompt = e.tokens.prompt(), .session = e.session};
   if (tiers_->failed() == e.failed && cache_->prefetch(request, now_)) {
     note(tiers_->poll(now_));  // from this process's memory: done at once

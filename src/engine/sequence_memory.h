@@ -2,6 +2,7 @@
 // the state pool holds it, the scheduler asks for it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
@@ -22,6 +23,13 @@ struct SequenceMemoryOptions {
   int64_t marks = 1;       // sequences that may have an unverified draft in one step
   bool poison = false;     // see model::StatePoolSize
   TierOptions tiers = {};  // below that memory; with the model's fingerprint
+};
+
+/// How full each tier is, and how those below this process's memory do.
+struct MemoryStats {
+  std::array<cache::TierUse, cache::kTiers> use;
+  cache::CacheStats cache;
+  std::vector<LowerTierStats> lower;
 };
 
 /// What was found of a sequence's prompt when it first started.
@@ -64,12 +72,20 @@ class SequenceMemory final : public sched::Memory {
   /// Takes a checkpoint where the state stands, if the cache finds it worth its bytes.
   void publish(sched::SequenceId id, cache::AnchorKind kind);
 
-  /// The time of the calls that follow. Goes on with copies between tiers.
+  /// The time of the calls that follow. Goes on with copies between tiers, and fetches what is
+  /// likely to be wanted soon.
   void set_now(double now);
+  /// Deletes what is kept of a session that has no sequences here, from all tiers: what it alone
+  /// holds, as far as this process knows. Waits for copies under way.
+  void forget(sched::SessionId session);
+  /// How long the model took for prompt tokens of one step.
+  void measured_prefill(int64_t tokens, double seconds);
   /// Whether copies are under way; waits for one, at most so long.
   bool copying() const { return tiers_->busy(); }
   void wait_for_copies(double seconds_max) { tiers_->wait(seconds_max); }
 
+  /// Asks the shared store for its prompt, and begins to load what would be loaded at its start.
+  void expect(sched::SequenceId id, int64_t tokens) override;
   sched::Start start(sched::SequenceId id, int64_t tokens) override;
   sched::Start poll(sched::SequenceId id) override;
   bool grow(sched::SequenceId id, int64_t tokens) override;
@@ -86,6 +102,7 @@ class SequenceMemory final : public sched::Memory {
   const cache::Cache& cache() const { return *cache_; }
   /// Boundaries that the SSD's folder held at the start.
   int64_t adopted() const { return adopted_; }
+  MemoryStats stats() const;
 
  private:
   struct Entry {
@@ -96,6 +113,7 @@ class SequenceMemory final : public sched::Memory {
     cache::LeaseId lease = {};
     bool running = false;
     bool started = false;  // once, perhaps preempted since
+    bool looking = false;  // the shared store is being asked for its prompt
     model::SequenceState state = {};
     Reuse reuse = {};
   };
@@ -107,6 +125,9 @@ class SequenceMemory final : public sched::Memory {
   Entry& entry(sched::SequenceId id);
   const Entry& entry(sched::SequenceId id) const;
   Status prepare(Entry& entry);
+  void adopt_found();
+  void fetch_ahead(const cache::Request& request);
+  void tend(double now);
   void refresh_pages(Entry& entry);
   void note(const Status& status);
 
@@ -115,7 +136,11 @@ class SequenceMemory final : public sched::Memory {
   std::unique_ptr<cache::Cache> cache_;
   std::unique_ptr<TierMemory> tiers_;
   std::unordered_map<sched::SequenceId, Entry> entries_;
+  std::vector<sched::SequenceId> looking_;
   double now_ = 0.0;
+  double tended_ = 0.0;
+  double expired_ = 0.0;
+  double prefill_seconds_ = 0.0;  // of a token, lately
   int64_t adopted_ = 0;
   Status status_;
 };

@@ -68,7 +68,7 @@ class BlobStore {
 
   virtual ~BlobStore() = default;
 
-  /// "ram", "ssd", "redis": for messages and metrics.
+  /// "ssd", "redis": for messages and metrics.
   virtual const std::string& name() const = 0;
 
   /// Writes what is not there yet; a key that is there keeps its bytes (equal, by the meaning of

@@ -9,12 +9,10 @@
 #include <ostream>
 #include <string>
 
-#include "store/ram_store.h"
 #include "store/redis_store.h"
 #include "store/redis_testing.h"
 #include "store/ssd_store.h"
 #include "store/store_testing.h"
-#include "store/tiered_store.h"
 
 namespace triax::store {
 namespace {
@@ -30,15 +28,6 @@ struct Kind {
 };
 
 void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
-
-struct RamFixture : Fixture {
-  RamFixture() {
-    Result<std::unique_ptr<RamStore>> made = RamStore::create({.budget_bytes = 8 << 20});
-    ram = *std::move(made);
-  }
-  BlobStore& store() override { return *ram; }
-  std::unique_ptr<RamStore> ram;
-};
 
 struct SsdFixture : Fixture {
   SsdFixture(FileIoKind io, Durability durability, std::string* why_not) {
@@ -75,28 +64,10 @@ struct RedisFixture : Fixture {
   std::unique_ptr<RedisStore> redis;
 };
 
-struct TieredFixture : Fixture {
-  explicit TieredFixture(std::string* why_not)
-      : below(FileIoKind::kAuto, Durability::kProcess, why_not) {
-    TieredOptions options{.ram_bytes = 8 << 20};
-    options.lower.push_back({std::move(below.ssd), WritePolicy::kThrough});
-    tiers = *TieredStore::create(std::move(options));
-  }
-  BlobStore& store() override { return *tiers; }
-  SsdFixture below;
-  std::unique_ptr<TieredStore> tiers;
-};
-
 std::vector<Kind> kinds() {
-  return {{"ram", [](std::string*) { return std::make_unique<RamFixture>(); }},
-          ssd("ssd_plain", FileIoKind::kPlain, Durability::kProcess),
+  return {ssd("ssd_plain", FileIoKind::kPlain, Durability::kProcess),
           ssd("ssd_uring", FileIoKind::kUring, Durability::kProcess),
           ssd("ssd_synced", FileIoKind::kAuto, Durability::kPower),
-          {"tiers",
-           [](std::string* why_not) -> std::unique_ptr<Fixture> {
-             auto fixture = std::make_unique<TieredFixture>(why_not);
-             return fixture->tiers == nullptr ? nullptr : std::move(fixture);
-           }},
           {"redis", [](std::string* why_not) -> std::unique_ptr<Fixture> {
              auto fixture = std::make_unique<RedisFixture>(why_not);
              return fixture->redis == nullptr ? nullptr : std::move(fixture);

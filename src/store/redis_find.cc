@@ -65,6 +65,43 @@ Status RedisStore::find_one(RedisLink& link, const BlobKey& key, Result<Found>* 
   return {};
 }
 
+void RedisStore::find_first(std::vector<BlobKey> boundaries, FindDone done) {
+  reads_.enqueue([this, keys = std::move(boundaries), done = std::move(done)](RedisLink& link) {
+    Result<Found> found = Status::not_found("redis store: none of the boundaries is there");
+    const Status status = on_link(link, [&] { return find_first_of(link, keys, &found); });
+    done(status.ok() ? std::move(found) : Result<Found>(status));
+  });
+}
+
+Status RedisStore::find_first_of(RedisLink& link, const std::vector<BlobKey>& keys,
+                                 Result<Found>* found) {
+  std::vector<bool> there(keys.size(), false);
+  RedisPipeline pipeline(link);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    Status status = pipeline.add({"EXISTS", head_key(keys[i])}, kCommandBytes,
+                                 [&there, i](const Result<const redisReply*>& reply) {
+                                   there[i] = reply.ok() && (*reply)->integer == 1;
+                                   return reply.ok() ? Status() : reply.status();
+                                 });
+    if (!status.ok()) {
+      return status;
+    }
+  }
+  if (Status status = pipeline.finish(); !status.ok()) {
+    return status;
+  }
+  for (size_t i = 0; i < keys.size() && !found->ok(); ++i) {
+    Result<Found> one = not_there(keys[i]);
+    if (Status status = there[i] ? find_one(link, keys[i], &one) : Status(); !status.ok()) {
+      return status;
+    }
+    if (one.ok()) {
+      *found = std::move(one);
+    }
+  }
+  return {};
+}
+
 void RedisStore::erase(BlobKey key, Done done) {
   writes_.enqueue([this, key, done = std::move(done)](RedisLink& link) {
     done(on_link(link, [&]() -> Status {

@@ -38,6 +38,9 @@ class RedisStore final : public BlobStore {
   void put(PutRequest request, Done done) override;
   void get(std::vector<BlobTarget> targets, GetDone done) override;
   void find(BlobKey key, FindDone done) override;
+  /// The first of these boundaries that is there, in one pipeline of EXISTS and what it takes to
+  /// be sure. kNotFound: none is.
+  void find_first(std::vector<BlobKey> boundaries, FindDone done);
   void erase(BlobKey key, Done done) override;
   void list(BlobKind kind, ListDone done) override;
   void set_value(BlobKey, double) override {}
@@ -65,6 +68,7 @@ class RedisStore final : public BlobStore {
                       const std::vector<Status>& statuses);
   Status header_of(RedisLink& link, const BlobKey& key, Result<BlobHeader>* header);
   Status find_one(RedisLink& link, const BlobKey& key, Result<Found>* found);
+  Status find_first_of(RedisLink& link, const std::vector<BlobKey>& keys, Result<Found>* found);
   Status list_all(RedisLink& link, BlobKind kind, std::vector<Found>* found);
   void count_error(const Status& status);
 

@@ -8,7 +8,6 @@
 #include <string>
 
 #include "base/rng.h"
-#include "store/ram_store.h"
 #include "store/redis_store.h"
 #include "store/redis_testing.h"
 #include "store/ssd_store.h"
@@ -63,11 +62,6 @@ void transfer(benchmark::State& state, BlobStore& store, int64_t bytes, int64_t 
     }
   }
   state.SetBytesProcessed(static_cast<int64_t>(state.iterations()) * bytes * blobs);
-}
-
-void ram(benchmark::State& state, bool reads) {
-  const std::unique_ptr<RamStore> store = *RamStore::create({.budget_bytes = 1024 * kMiB});
-  transfer(state, *store, state.range(0), state.range(1), reads);
 }
 
 void ssd(benchmark::State& state, FileIoKind io, Durability durability, bool reads) {
@@ -141,7 +135,6 @@ void add(const std::string& name, const std::function<void(benchmark::State&)>& 
 const bool kRegistered = [] {
   for (const bool reads : {false, true}) {
     const std::string what = reads ? "/read" : "/write";
-    add("ram" + what, [=](benchmark::State& state) { ram(state, reads); });
     for (const auto& [name, io] :
          {std::pair("uring", FileIoKind::kUring), std::pair("plain", FileIoKind::kPlain)}) {
       const FileIoKind kind = io;
