@@ -9,14 +9,20 @@
 
 namespace triax::app {
 
-struct BenchFlags {
-  EngineFlags engine;
+/// A model with random weights.
+struct ShapeFlags {
   std::string shape = "tiny";
   int64_t layers = 0;
   int64_t vocab = 0;
-  std::string weights = "random";
   std::string experts = "mxfp4";
   std::string dense = "int8";
+
+  void add_to(CLI::App& command);
+};
+
+struct BenchFlags : ShapeFlags {
+  EngineFlags engine;
+  std::string weights = "random";
   std::vector<int64_t> prefill = {512, 2048};
   std::vector<int64_t> decode_after = {128, 2048};
   int64_t decode_tokens = 32;
@@ -48,6 +54,10 @@ nlohmann::json bench_context(const BenchFlags& flags, const MachinePeaks& peaks,
 
 /// A random prompt of that length.
 std::vector<int32_t> random_tokens(int64_t count, int64_t vocab, uint64_t seed);
+
+/// An engine for a model with random weights.
+Result<std::unique_ptr<engine::Engine>> random_engine(const ShapeFlags& shape,
+                                                      engine::EngineOptions options);
 
 int bench_model(const BenchFlags& flags);
 /// `only`: kda, mla, moe or attn-res; empty: all operations.

@@ -259,16 +259,6 @@ void print_case(const BenchFlags& flags, const Case& c, const MachinePeaks& peak
 }
 
 Result<std::unique_ptr<engine::Engine>> make_engine(const BenchFlags& flags) {
-  Result<checkpoint::ModelConfig> config =
-      checkpoint::named_shape(flags.shape, {flags.layers, flags.vocab});
-  if (!config.ok()) {
-    return config.status();
-  }
-  const Result<MatrixFormat> experts = parse_matrix_format(flags.experts);
-  const Result<MatrixFormat> dense = parse_matrix_format(flags.dense);
-  if (!experts.ok() || !dense.ok()) {
-    return experts.ok() ? dense.status() : experts.status();
-  }
   Result<engine::EngineOptions> options = flags.engine.options();
   if (!options.ok()) {
     return options.status();
@@ -285,9 +275,26 @@ Result<std::unique_ptr<engine::Engine>> make_engine(const BenchFlags& flags) {
   if (options->backend == Backend::kCuda) {
     options->prefill_chunk = 8192;
   }
+  return random_engine(flags, *options);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<engine::Engine>> random_engine(const ShapeFlags& shape,
+                                                      engine::EngineOptions options) {
+  Result<checkpoint::ModelConfig> config =
+      checkpoint::named_shape(shape.shape, {shape.layers, shape.vocab});
+  if (!config.ok()) {
+    return config.status();
+  }
+  const Result<MatrixFormat> experts = parse_matrix_format(shape.experts);
+  const Result<MatrixFormat> dense = parse_matrix_format(shape.dense);
+  if (!experts.ok() || !dense.ok()) {
+    return experts.ok() ? dense.status() : experts.status();
+  }
   std::unique_ptr<CudaQueue> queue;
-  if (options->backend == Backend::kCuda) {
-    Result<std::unique_ptr<CudaQueue>> opened = CudaQueue::open(options->gpu);
+  if (options.backend == Backend::kCuda) {
+    Result<std::unique_ptr<CudaQueue>> opened = CudaQueue::open(options.gpu);
     if (!opened.ok()) {
       return opened.status();
     }
@@ -301,12 +308,10 @@ Result<std::unique_ptr<engine::Engine>> make_engine(const BenchFlags& flags) {
     return weights.status();
   }
   if (queue != nullptr) {
-    return engine::Engine::create_on_gpu(std::move(queue), std::move(*weights), *options);
+    return engine::Engine::create_on_gpu(std::move(queue), std::move(*weights), options);
   }
-  return engine::Engine::create(std::move(*weights), *options);
+  return engine::Engine::create(std::move(*weights), options);
 }
-
-}  // namespace
 
 namespace {
 

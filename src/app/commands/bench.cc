@@ -10,23 +10,9 @@ namespace {
 
 void add_flags(CLI::App& sub, BenchFlags& flags) {
   flags.engine.add_to(sub, false);
-  sub.add_option("--shape", flags.shape, "kimi-k3, kimi-linear-48b, tiny")
-      ->check(CLI::IsMember({"kimi-k3", "kimi-linear-48b", "tiny"}))
-      ->capture_default_str();
-  sub.add_option("--layers", flags.layers, "only the first layers; 0: all")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
-  sub.add_option("--vocab", flags.vocab, "vocabulary; 0: the shape's own")
-      ->check(CLI::Range(0, 1 << 24))
-      ->capture_default_str();
+  flags.add_to(sub);
   sub.add_option("--weights", flags.weights, "random, made in memory")
       ->check(CLI::IsMember({"random"}))
-      ->capture_default_str();
-  sub.add_option("--experts", flags.experts, "format of the routed experts: mxfp4, int8, bf16")
-      ->check(CLI::IsMember({"mxfp4", "int8", "bf16"}))
-      ->capture_default_str();
-  sub.add_option("--dense", flags.dense, "format of all other matrices: int8, bf16, fp32")
-      ->check(CLI::IsMember({"int8", "bf16", "fp32"}))
       ->capture_default_str();
   sub.add_option("--prefill", flags.prefill, "prompt lengths to time")
       ->delimiter(',')
@@ -50,6 +36,24 @@ void add_flags(CLI::App& sub, BenchFlags& flags) {
 }
 
 }  // namespace
+
+void ShapeFlags::add_to(CLI::App& command) {
+  command.add_option("--shape", shape, "kimi-k3, kimi-linear-48b, tiny")
+      ->check(CLI::IsMember({"kimi-k3", "kimi-linear-48b", "tiny"}))
+      ->capture_default_str();
+  command.add_option("--layers", layers, "only the first layers; 0: all")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  command.add_option("--vocab", vocab, "vocabulary; 0: the shape's own")
+      ->check(CLI::Range(0, 1 << 24))
+      ->capture_default_str();
+  command.add_option("--experts", experts, "format of the routed experts: mxfp4, int8, bf16")
+      ->check(CLI::IsMember({"mxfp4", "int8", "bf16"}))
+      ->capture_default_str();
+  command.add_option("--dense", dense, "format of all other matrices: int8, bf16, fp32")
+      ->check(CLI::IsMember({"int8", "bf16", "fp32"}))
+      ->capture_default_str();
+}
 
 void add_bench(CLI::App& app, int* exit_code) {
   CLI::App* command = app.add_subcommand("bench", "measure speed against this machine's limits");

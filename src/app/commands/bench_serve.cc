@@ -2,10 +2,11 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "app/app.h"
 #include "app/bench.h"
+#include "app/cold_check.h"
+#include "app/tier_flags.h"
 #include "base/rng.h"
 #include "engine/batch_engine.h"
 
@@ -14,6 +15,8 @@ namespace {
 
 struct Flags {
   EngineFlags engine;
+  ShapeFlags shape;  // instead of a model
+  TierFlags tiers;
   int64_t sessions = 64;
   int64_t turns = 4;
   int64_t system = 128;
@@ -25,7 +28,9 @@ struct Flags {
   int64_t draft = 0;
   double think = 0.0;
   std::string policy = "value";
+  double residency = 0.0;
   double check = 0.0;
+  double bound = 1e-3;
   bool json = false;
 };
 
@@ -38,8 +43,11 @@ struct Measured {
   int64_t answer_tokens = 0;
   engine::BatchCounters counters;
   std::vector<double> first_token_seconds;
+  engine::MemoryStats memory;
   int64_t compared = 0;
+  int64_t near_ties = 0;
   int64_t mismatches = 0;
+  float largest = 0;
 };
 
 class Conversations {
@@ -77,6 +85,7 @@ class Conversations {
     }
     out_.seconds = now_seconds() - begin;
     out_.counters = batch_.counters();
+    out_.memory = batch_.memory().stats();
     return check();
   }
 
@@ -156,29 +165,16 @@ class Conversations {
 
   /// Turns computed again, cold and alone.
   Result<Measured> check() {
-    // Of log-probabilities. Few answers in a hundred are beyond it by rounding at a near tie of
-    // experts (src/engine/README.md); they count as different.
-    constexpr float kBound = 1e-3f;
+    ColdCheck cold(engine_, static_cast<float>(flags_.bound));
     for (const Talk& talk : kept_) {
-      engine::Session session(engine_);
-      engine::GenerateParams params;
-      params.sampling.temperature = 0.0f;
-      params.max_tokens = flags_.answer;
-      size_t at = 0;
-      bool same = true;
-      params.on_token = [&](const dense::SampledToken& token) {
-        same = same && at < talk.answer.size() && token.id == talk.answer[at].id &&
-               std::abs(token.logprob - talk.answer[at].logprob) <= kBound;
-        ++at;
-        return same;
-      };
-      const Result<engine::Generated> generated = session.generate(talk.prompt, params);
-      if (!generated.ok()) {
-        return generated.status();
+      if (Status s = cold.compare(talk.prompt, talk.answer); !s.ok()) {
+        return s;
       }
-      ++out_.compared;
-      out_.mismatches += same && at == talk.answer.size() ? 0 : 1;
     }
+    out_.compared = cold.compared();
+    out_.near_ties = cold.near_ties();
+    out_.mismatches = cold.different();
+    out_.largest = cold.largest();
     return std::move(out_);
   }
 
@@ -194,6 +190,13 @@ class Conversations {
 
 Result<Measured> measure(const Flags& flags, engine::Engine& engine, bool reuse) {
   engine::BatchOptions options;
+  if (reuse) {
+    Result<engine::TierOptions> tiers = flags.tiers.options();
+    if (!tiers.ok()) {
+      return tiers.status();
+    }
+    options.tiers = std::move(*tiers);
+  }
   options.memory_bytes = static_cast<int64_t>(flags.memory);
   options.policy = flags.policy;
   options.reuse = reuse;
@@ -201,11 +204,43 @@ Result<Measured> measure(const Flags& flags, engine::Engine& engine, bool reuse)
   options.sched.chunk_tokens = std::max(options.sched.grid_tokens, flags.step_tokens / 2);
   options.sched.sequences_max = flags.running;
   options.sched.queue_max = flags.sessions;
+  options.sched.residency = reuse ? flags.residency : 0.0;
   Result<std::unique_ptr<engine::BatchEngine>> batch = engine::BatchEngine::create(engine, options);
   if (!batch.ok()) {
     return batch.status();
   }
   return Conversations(flags, engine, **batch).run();
+}
+
+constexpr const char* kTierNames[] = {"device", "ram", "ssd", "shared"};
+
+nlohmann::json json_of(const engine::MemoryStats& memory) {
+  nlohmann::json tiers = nlohmann::json::array();
+  for (size_t t = 0; t < cache::kTiers; ++t) {
+    if (memory.use[t].budget_bytes > 0) {
+      tiers.push_back({{"tier", kTierNames[t]},
+                       {"budget_bytes", memory.use[t].budget_bytes},
+                       {"used_bytes", memory.use[t].used_bytes},
+                       {"states", memory.use[t].states},
+                       {"tokens_loaded", memory.cache.tokens_loaded[t]},
+                       {"bytes_loaded", memory.cache.bytes_loaded[t]},
+                       {"bytes_stored", memory.cache.bytes_stored[t]}});
+    }
+  }
+  return tiers;
+}
+
+void print_tiers(const engine::MemoryStats& memory) {
+  for (size_t t = 1; t < cache::kTiers; ++t) {
+    const cache::TierUse& use = memory.use[t];
+    if (use.budget_bytes > 0) {
+      fmt::print("  {:<8} {} of {}, {} states; written {}, loaded {}\n", kTierNames[t],
+                 human_bytes(static_cast<double>(use.used_bytes)),
+                 human_bytes(static_cast<double>(use.budget_bytes)), use.states,
+                 human_bytes(static_cast<double>(memory.cache.bytes_stored[t])),
+                 human_bytes(static_cast<double>(memory.cache.bytes_loaded[t])));
+    }
+  }
 }
 
 void print(const Flags& flags, bool reuse, const Measured& m) {
@@ -233,22 +268,48 @@ void print(const Flags& flags, bool reuse, const Measured& m) {
                                  {"accepted_tokens", m.counters.accepted_tokens},
                                  {"first_token_median_seconds", first.median},
                                  {"first_token_p90_seconds", first.p90},
+                                 {"tiers", json_of(m.memory)},
                                  {"compared", m.compared},
-                                 {"mismatches", m.mismatches}};
+                                 {"near_ties", m.near_ties},
+                                 {"mismatches", m.mismatches},
+                                 {"largest_difference", m.largest}};
     fmt::print("{}\n", line.dump());
     return;
   }
-  fmt::print("{:<14} {:>8.2f} {:>10.0f} {:>10} {:>8.4f} {:>9.4f} {:>10.3f} {:>10.3f} {:>5}/{}\n",
+  fmt::print("{:<14} {:>8.2f} {:>10.0f} {:>10} {:>8.4f} {:>9.4f} {:>10.3f} {:>10.3f} {:>5}/{}",
              reuse ? flags.policy : "without", requests, tokens, m.counters.computed_tokens, hit,
              possible, first.median, first.p90, m.mismatches, m.compared);
+  fmt::print("  {:.1e}, {} near ties\n", static_cast<double>(m.largest), m.near_ties);
+  print_tiers(m.memory);
+}
+
+int64_t longest_of(const Flags& flags) {
+  return flags.system + flags.turns * (flags.user + flags.answer);
+}
+
+Result<std::unique_ptr<engine::Engine>> open_engine(const Flags& flags) {
+  if (!flags.engine.model.empty()) {
+    return flags.engine.open();
+  }
+  if (flags.tiers.ssd > 0 || !flags.tiers.redis.address.empty()) {
+    return Status::invalid_argument(
+        "states of random weights are not stored: --ssd and --redis need --model");
+  }
+  Result<engine::EngineOptions> options = flags.engine.options();
+  if (!options.ok()) {
+    return options.status();
+  }
+  options->sequences = 1;
+  options->context_tokens = std::max(options->context_tokens, longest_of(flags) + 1);
+  return random_engine(flags.shape, *options);
 }
 
 int run(const Flags& flags) {
-  const Result<std::unique_ptr<engine::Engine>> engine = flags.engine.open();
+  const Result<std::unique_ptr<engine::Engine>> engine = open_engine(flags);
   if (!engine.ok()) {
     return fail(engine.status());
   }
-  const int64_t longest = flags.system + flags.turns * (flags.user + flags.answer);
+  const int64_t longest = longest_of(flags);
   if (longest > (*engine)->context_tokens()) {
     return fail(Status::invalid_argument(
         fmt::format("conversations of {} tokens exceed the context of {}; raise --context", longest,
@@ -256,7 +317,8 @@ int run(const Flags& flags) {
   }
   if (!flags.json) {
     fmt::print("{:<14} {:>8} {:>10} {:>10} {:>8} {:>9} {:>10} {:>10} {:>7}\n", "kept", "req/s",
-               "tokens/s", "computed", "hits", "possible", "first p50", "first p90", "wrong");
+               "tokens/s", "computed", "hits", "possible", "first p50", "first p90",
+               "wrong, largest difference of log-probabilities");
   }
   for (const bool reuse : {true, false}) {
     const Result<Measured> measured = measure(flags, **engine, reuse);
@@ -277,7 +339,10 @@ void add_bench_serve(CLI::App& bench, int* exit_code) {
   auto flags = std::make_shared<Flags>();
   CLI::App* sub = bench.add_subcommand(
       "serve", "conversations that take turns: with reuse of prefixes, then without");
-  flags->engine.add_to(*sub);
+  flags->engine.add_to(*sub, false);
+  flags->shape.add_to(*sub);
+  sub->add_option("-m,--model", flags->engine.model,
+                  "folder of a model; without it --shape with random weights");
   const auto count = [&](const char* name, int64_t& value, const char* what, int64_t least) {
     sub->add_option(name, value, what)
         ->check(CLI::Range(least, int64_t{1} << 24))
@@ -303,9 +368,23 @@ void add_bench_serve(CLI::App& bench, int* exit_code) {
                   "share of the answers that are computed again, cold and alone, and compared")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
+  sub->add_option("--bound", flags->bound,
+                  "of --check: log-probabilities that differ by less are equal; where the cold "
+                  "run's top two do, either is right. What differs by more, but no more than cold "
+                  "runs cut elsewhere do among themselves, is a near tie (of experts)")
+      ->check(CLI::Range(0.0, 100.0))
+      ->capture_default_str();
+  sub->add_option("--residency", flags->residency,
+                  "share of the memory that resident sessions may fill; 0: all may start")
+      ->check(CLI::Range(0.0, 10.0))
+      ->capture_default_str();
+  flags->tiers.add_to(*sub);
   sub->add_flag("--json", flags->json, "a line of JSON a run");
   sub->footer(
-      "Example:\n  triax bench serve -m models/boot-k3 --sessions 64 --memory 64MB --check 0.01");
+      "Examples:\n"
+      "  triax bench serve -m models/boot-k3 --sessions 64 --memory 64MB --check 0.01\n"
+      "  triax bench serve -m models/boot-k3 --memory 32MB --ram 256MB --states int8\n"
+      "  triax bench serve --shape kimi-linear-48b --device cuda --memory 4GB --ram 32GB");
   sub->callback([flags, exit_code] { *exit_code = run(*flags); });
 }
 

@@ -1,13 +1,16 @@
-// triax cache: what the folder of an SSD tier holds, whether it is sound, and removing from it.
+// triax cache: what the folder of an SSD tier or a Redis server holds, whether it is sound, and
+// removing from it.
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <chrono>
 #include <limits>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "app/app.h"
+#include "app/redis_cache.h"
 #include "store/ssd_scan.h"
 #include "store/ssd_store.h"
 
@@ -22,6 +25,7 @@ using store::ScannedFile;
 
 struct Flags {
   std::string folder;
+  RedisFlags redis;  // instead of the folder
   bool json = false;
   bool all = false;
   std::vector<std::string> keys;
@@ -112,6 +116,9 @@ void print_summary(const FolderScan& scan, const Overview& overview) {
 std::string minutes(int64_t ms) { return fmt::format("{:.1f} min", static_cast<double>(ms) / 6e4); }
 
 int run_ls(const Flags& flags) {
+  if (!flags.redis.address.empty()) {
+    return list_redis(flags.redis, flags.json);
+  }
   const Result<FolderScan> scan = scan_folder(flags.folder, store::ScanDepth::kHeaders);
   if (!scan.ok()) {
     return fail(scan.status());
@@ -139,6 +146,9 @@ int run_ls(const Flags& flags) {
 }
 
 int run_verify(const Flags& flags) {
+  if (!flags.redis.address.empty()) {
+    return verify_redis(flags.redis, flags.json);
+  }
   const Result<FolderScan> scan = scan_folder(flags.folder, store::ScanDepth::kPayloads);
   if (!scan.ok()) {
     return fail(scan.status());
@@ -158,6 +168,9 @@ int run_verify(const Flags& flags) {
 }
 
 int run_rm(const Flags& flags) {
+  if (!flags.redis.address.empty()) {
+    return remove_from_redis(flags.redis, flags.keys, flags.all, flags.json);
+  }
   if (Status status = store::check_format(flags.folder); !status.ok()) {
     return fail(status);
   }
@@ -206,20 +219,34 @@ int run_rm(const Flags& flags) {
   return missing == 0 ? kExitOk : kExitFailed;
 }
 
+/// With --redis the first word is no folder but a key.
+const Flags& placed(Flags& flags) {
+  if (flags.redis.address.empty() && flags.folder.empty()) {
+    throw CLI::RequiredError("a folder, or --redis");
+  }
+  if (!flags.redis.address.empty() && !flags.folder.empty()) {
+    flags.keys.insert(flags.keys.begin(), std::exchange(flags.folder, {}));
+  }
+  return flags;
+}
+
 }  // namespace
 
 void add_cache(CLI::App& app, int* exit_code) {
-  CLI::App* command = app.add_subcommand("cache", "look at, verify or empty an SSD cache folder");
+  CLI::App* command = app.add_subcommand(
+      "cache", "look at, verify or empty what a cache keeps on an SSD or in Redis");
   command->require_subcommand(1);
   command->footer(
       "Examples:\n  triax cache ls /var/cache/triax\n  triax cache verify /var/cache/triax --json\n"
-      "  triax cache rm /var/cache/triax --all");
+      "  triax cache rm /var/cache/triax --all\n"
+      "  triax cache ls --redis 127.0.0.1:6379");
   const auto add = [&](const char* name, const char* what, int (*run)(const Flags&)) {
     auto flags = std::make_shared<Flags>();
     CLI::App* sub = command->add_subcommand(name, what);
-    sub->add_option("folder", flags->folder, "the folder of the SSD tier")->required();
+    sub->add_option("folder", flags->folder, "the folder of the SSD tier");
+    flags->redis.add_to(*sub);
     sub->add_flag("--json", flags->json, "print JSON");
-    sub->callback([flags, exit_code, run] { *exit_code = run(*flags); });
+    sub->callback([flags, exit_code, run] { *exit_code = run(placed(*flags)); });
     return std::pair(sub, flags);
   };
   add("ls", "boundaries, their sizes and ages; works beside a running process", run_ls)
@@ -232,6 +259,7 @@ void add_cache(CLI::App& app, int* exit_code) {
   CLI::Option* all = rm->add_flag("--all", flags->all, "remove everything");
   keys->excludes(all);
   rm->callback([rm_flags = flags, exit_code] {
+    placed(*rm_flags);
     if (rm_flags->keys.empty() && !rm_flags->all) {
       throw CLI::RequiredError("keys or --all");
     }
