@@ -6,7 +6,7 @@
 namespace triax {
 namespace {
 
-constexpr int64_t kAlignment = 64;
+constexpr int64_t kAlignment = 256;
 constexpr int64_t kBlockBytesMin = int64_t{1} << 20;
 
 class HostMemory final : public MemorySource {

@@ -12,7 +12,7 @@
 namespace triax {
 
 /// A stack of bytes. Blocks are kept when given back, so a step that repeats allocates nothing.
-/// Alignment  64 bytes. Contents are not defined.
+/// Alignment  256 bytes, as cuBLASLt asks of its own. Contents are not defined.
 /// Repetition the same sequence of requests gets the same addresses again
 class Workspace {
  public:

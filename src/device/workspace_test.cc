@@ -14,12 +14,12 @@
 namespace triax {
 namespace {
 
-TEST(Workspace, EveryPieceIsAlignedTo64Bytes) {
+TEST(Workspace, EveryPieceIsAlignedTo256Bytes) {
   Workspace workspace;
   Workspace::Scope scope(workspace);
   for (int64_t count : {0, 1, 3, 63, 64, 65, 1000, 2000000}) {
-    EXPECT_EQ(reinterpret_cast<uintptr_t>(scope.take<char>(count)) % 64, 0U);
-    EXPECT_EQ(reinterpret_cast<uintptr_t>(scope.take<double>(count)) % 64, 0U);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(scope.take<char>(count)) % 256, 0U);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(scope.take<double>(count)) % 256, 0U);
   }
 }
 

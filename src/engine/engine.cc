@@ -10,6 +10,8 @@ namespace {
 
 constexpr int64_t kContextTokensDefault = 32768;
 constexpr int kThreadsMax = 1024;
+// A GPU keeps the mixes of so many tokens at once: 2.8 GB with K3's width.
+constexpr int64_t kTwoPhaseTokensGpu = 4096;
 
 Status validate(const EngineOptions& options) {
   if (options.threads < 1 || options.threads > kThreadsMax) {
@@ -67,6 +69,9 @@ Engine::Engine(model::ModelWeights weights, const EngineOptions& options, int64_
   forward_options_.experts = options.experts;
   forward_options_.dense = options.dense;
   forward_options_.graphs = &graphs_;
+  if (queue_ != nullptr) {
+    forward_options_.two_phase_tokens_max = kTwoPhaseTokensGpu;
+  }
 }
 
 Result<std::unique_ptr<Engine>> Engine::create(model::ModelWeights weights,

@@ -15,8 +15,9 @@ ResidualStream::ResidualStream(const Step& step, const ModelWeights& weights,
       scope_(scope),
       block_(step.config.attn_res_block),
       partial_(partial),
-      puts_off_(!depth_attention() && step.device.cuda != nullptr && !step.options.observer) {
-  if (puts_off_) {
+      puts_off_(step.device.cuda != nullptr && !step.options.observer &&
+                (!depth_attention() || mixes_add())) {
+  if (puts_off_ && !depth_attention()) {
     spare_ = take(scope, step.tokens, partial.size(1));
   }
   if (depth_attention() && step.tokens <= step.options.two_phase_tokens_max) {
@@ -28,6 +29,12 @@ ResidualStream::ResidualStream(const Step& step, const ModelWeights& weights,
     max_ = take(scope, queries, step.tokens);
     sum_ = take(scope, queries, step.tokens);
   }
+}
+
+/// Whether every mix takes what is put off: the sources are the blocks' sums and the running one.
+bool ResidualStream::mixes_add() const {
+  const auto layers = static_cast<int64_t>(weights_.layers.size());
+  return depth::attn_res_adds(step_.device, (layers + block_ - 1) / block_ + 1, partial_.size(1));
 }
 
 void ResidualStream::hand_over(dense::NormInput& out) {
@@ -79,6 +86,7 @@ Status ResidualStream::mix(int64_t layer, std::string_view name, ConstTensorView
   if (banked_.empty()) {  // layer 0 sees the embedding itself
     return dense::copy_rows(step_.device, partial_, h);
   }
+  const ConstTensorView delta = std::exchange(pending_, ConstTensorView());
   if (two_phase_) {
     const int64_t q = next_query_++;
     const auto row = [&](TensorView view) {
@@ -91,11 +99,12 @@ Status ResidualStream::mix(int64_t layer, std::string_view name, ConstTensorView
                                         .partial = partial_,
                                         .query = query,
                                         .eps = step_.config.norm_eps,
-                                        .out = h};
+                                        .out = h,
+                                        .delta = delta};
     return step_.run("attn_res", [&] { return depth::attn_res_merge(step_.device, merge); });
   }
   return step_.run("attn_res", [&] {
-    return depth::attn_res(step_.device, {sources(), query, step_.config.norm_eps, h});
+    return depth::attn_res(step_.device, {sources(), query, step_.config.norm_eps, h, delta});
   });
 }
 
@@ -169,7 +178,7 @@ Status ResidualStream::output(std::span<const int64_t> rows, TensorView h, dense
 }
 
 Status ResidualStream::add(ConstTensorView delta) {
-  if (puts_off_) {
+  if (puts_off_ && !fresh_) {
     pending_ = delta;
     return {};
   }

@@ -35,6 +35,7 @@ class ResidualStream {
 
  private:
   bool depth_attention() const { return block_ > 0; }
+  bool mixes_add() const;
   /// What made the input of `layer` is shown to an observer as `name`.
   Status mix(int64_t layer, std::string_view name, ConstTensorView query, TensorView h);
   Status bank(int64_t layer);
@@ -46,7 +47,7 @@ class ResidualStream {
   int64_t block_ = 0;
   bool fresh_ = false;  // p was just banked: the next delta replaces it
   TensorView partial_;
-  bool puts_off_ = false;    // additions, into the norm that follows
+  bool puts_off_ = false;    // additions, into the norm or the mix that follows
   ConstTensorView pending_;  // what is still to be added
   TensorView spare_;         // where the sum will be
   std::vector<ConstTensorView> banked_;

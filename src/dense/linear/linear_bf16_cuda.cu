@@ -7,6 +7,7 @@
 #include "dense/linear/linear_bf16_cuda.h"
 #include "dense/linear/weights.cuh"
 #include "device/cuda/block.cuh"
+#include "device/cuda/cuda_runtime.h"
 #include "device/cuda/overlap.cuh"
 
 namespace triax::dense {
@@ -179,7 +180,7 @@ int CublasLt::matmul(const MatmulBf16Cuda& args, cudaStream_t stream) const {
   if (desc != nullptr) {
     desc_destroy_(desc);
   }
-  return error == 0 ? cudaSuccess : cudaErrorNotSupported;
+  return error == 0 ? cudaSuccess : kCublasLtErrors + error;
 }
 
 }  // namespace

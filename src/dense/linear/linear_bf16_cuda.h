@@ -62,8 +62,8 @@ struct MatmulBf16Cuda {
 /// Precision  float32 sums in an order that depends on the shape: equal bits in two runs, but a
 /// row's
 ///            bits may depend on how many rows there are
-/// Errors     a cudaError_t as int: cudaErrorNotSupported without cuBLASLt or for such a shape;
-///            enqueues only, may be captured
+/// Errors     a cudaError_t as int, cudaErrorNotSupported without cuBLASLt or for such a shape; or
+///            kCublasLtErrors plus cuBLASLt's status; enqueues only, may be captured
 extern "C" int triax_cuda_matmul_bf16(const MatmulBf16Cuda* args, void* stream);
 
 /// 1 where cuBLASLt was found, else 0.

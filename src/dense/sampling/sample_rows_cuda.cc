@@ -22,6 +22,8 @@ Drawn take(Workspace::Scope& scope, int64_t rows) {
   return {ids, reinterpret_cast<float*>(ids + rows), scope.take<double>(rows)};
 }
 
+bool filters(const SampleSettings& settings) { return settings.top_k > 0 || settings.top_p < 1.0f; }
+
 /// Draws with `settings`; the largest logits are there already, with the totals of their rows.
 Status draw(CudaQueue& cuda, Workspace::Scope& scope, ConstTensorView logits,
             std::span<const SampleSettings> settings, const Drawn& drawn) {
@@ -39,6 +41,7 @@ Status draw(CudaQueue& cuda, Workspace::Scope& scope, ConstTensorView logits,
                              .rows = rows,
                              .vocab = vocab,
                              .settings = on_gpu,
+                             .filtered = std::ranges::any_of(settings, filters),
                              .scratch = scope.take<std::byte>(scratch_bytes(rows, vocab)),
                              .ids = drawn.ids};
   if (Status s = cuda.launch("triax_cuda_sample", &sample); !s.ok()) {
@@ -99,7 +102,7 @@ Status sample_rows_cuda(const Device& device, ConstTensorView logits,
       random |= draws;
       settings.push_back(
           draws ? SampleSettings{p.temperature, p.top_k, p.top_p, p.min_p, sampler->next_uniform()}
-                : SampleSettings{});
+                : SampleSettings{0.0f, 0, 1.0f, 0.0f, 0.0});
     }
     Status status = cuda.launch("triax_cuda_argmax", &argmax);
     status = status.ok() && random ? draw(cuda, scope, logits, settings, drawn) : status;

@@ -1,17 +1,13 @@
 // The largest logit, log-probabilities, and filtered draws. What reads every logit of a row works
-// in parts, a block each, whose results a block for each row joins in their order. The filters
-// leave a prefix of the order (descending logit, ascending id); its border is found digit by digit
-// of the logit's bits, with integer masses, so that no sum depends on the order of threads.
+// in parts, a block each, whose results a block for each row joins in their order.
 #include "dense/sampling/sampling_cuda.h"
+#include "dense/sampling/sampling_filters.cuh"
 #include "device/cuda/block.cuh"
 
 namespace triax::dense {
 namespace {
 
-constexpr int kThreads = 1024;
-constexpr int kWarps = kThreads / cuda::kWarp;
-constexpr int kBlock = 1024;  // weights summed together, as scan.h has it
-constexpr int kLanes = 16;    // running sums in a block, as scan_loops.h has it
+constexpr int kLanes = 16;  // running sums in a block, as scan_loops.h has it
 constexpr int kBlocksMax = static_cast<int>(kSampleVocabMax) / kBlock;
 static_assert(kBlocksMax <= kThreads);
 constexpr int kPart = 2048;  // logits that a block of kPartThreads reads for its row
@@ -154,159 +150,6 @@ __device__ double exponential(double x) {
   return __longlong_as_double(__double_as_longlong(p) + (__double_as_longlong(shifted) << 52));
 }
 
-/// A float as an integer of the same order; both zeros are one.
-__device__ uint32_t order_of(float logit) {
-  const uint32_t bits = __float_as_uint(logit + 0.0f);
-  return (bits & 0x80000000U) != 0U ? ~bits : bits | 0x80000000U;
-}
-
-/// The last token that is kept.
-struct Border {
-  uint32_t order;
-  int32_t id;
-
-  __device__ bool keeps(uint32_t token_order, int64_t token) const {
-    return token_order > order || (token_order == order && token <= id);
-  }
-};
-
-using Mass = unsigned long long;
-
-/// A weight in [0, 1] as an integer: sums of up to 2^19 of them are exact.
-__device__ Mass mass_of(double weight) { return static_cast<Mass>(weight * 0x1.0p44 + 0.5); }
-
-/// What a row's filters work on.
-struct Row {
-  const float* logits;
-  const double* weights;
-  int64_t vocab;
-};
-
-/// Adds `mass` of each lane to masses[digit]; lanes of equal digit join first. kNoDigit: none.
-constexpr unsigned kNoDigit = 256;
-__device__ void add_mass(Mass* masses, unsigned digit, Mass mass) {
-  const unsigned equal = __match_any_sync(0xffffffffU, digit);
-  constexpr unsigned kLow = (1U << 23) - 1U;
-  const Mass low = __reduce_add_sync(equal, static_cast<unsigned>(mass & kLow));
-  const Mass high = __reduce_add_sync(equal, static_cast<unsigned>(mass >> 23));
-  const bool leader = (equal & ((1U << (threadIdx.x % cuda::kWarp)) - 1U)) == 0U;
-  if (leader && digit != kNoDigit) {
-    atomicAdd(&masses[digit], low + (high << 23));
-  }
-}
-
-/// Among tokens that `within` keeps: the order of the token where the running mass, from the
-/// largest on, reaches `target`; `before` gets the mass of all larger orders. by_count: each
-/// weighs 1.
-__device__ uint32_t find_order(const Row& row, const Border& within, bool by_count, Mass target,
-                               Mass* before) {
-  __shared__ Mass masses[256];
-  __shared__ uint32_t prefix;
-  __shared__ Mass passed;
-  if (threadIdx.x == 0) {
-    prefix = 0;
-    passed = 0;
-  }
-  for (int shift = 24; shift >= 0; shift -= 8) {
-    if (threadIdx.x < 256) {
-      masses[threadIdx.x] = 0;
-    }
-    __syncthreads();
-    const uint64_t known = prefix;
-    for (int64_t first = 0; first < row.vocab; first += kThreads) {
-      const int64_t i = first + threadIdx.x;
-      const bool inside = i < row.vocab;
-      const uint32_t order = inside ? order_of(row.logits[i]) : 0U;
-      const bool counts = inside && within.keeps(order, i) &&
-                          (static_cast<uint64_t>(order) >> (shift + 8)) == known;
-      const Mass mass = counts ? (by_count ? 1U : mass_of(row.weights[i])) : 0U;
-      add_mass(masses, counts ? order >> shift & 255U : kNoDigit, mass);
-    }
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      int digit = 255;
-      while (digit > 0 && passed + masses[digit] < target) {
-        passed += masses[digit--];
-      }
-      prefix = prefix << 8 | static_cast<uint32_t>(digit);
-    }
-    __syncthreads();
-  }
-  *before = passed;
-  const uint32_t order = prefix;
-  __syncthreads();
-  return order;
-}
-
-/// The id of the `count`-th token (from 1) of this order; the last one when there are fewer.
-__device__ int32_t find_equal(const Row& row, uint32_t order, Mass count) {
-  __shared__ int of_warp[kWarps];
-  const int warp = threadIdx.x / cuda::kWarp;
-  const int lane = threadIdx.x % cuda::kWarp;
-  Mass seen = 0;
-  int32_t last = -1;
-  for (int64_t first = 0; first < row.vocab && seen < count; first += kThreads) {
-    const int64_t i = first + threadIdx.x;
-    const bool equal = i < row.vocab && order_of(row.logits[i]) == order;
-    const unsigned lanes = __ballot_sync(0xffffffffU, equal);
-    if (lane == 0) {
-      of_warp[warp] = __popc(lanes);
-    }
-    __syncthreads();
-    Mass rank = seen;
-    for (int w = 0; w < kWarps; ++w) {
-      rank += w < warp ? static_cast<Mass>(of_warp[w]) : 0U;
-      seen += static_cast<Mass>(of_warp[w]);
-    }
-    rank += static_cast<Mass>(__popc(lanes & ((1U << lane) - 1U)));
-    last = equal && rank < count ? static_cast<int32_t>(i) : last;
-    __syncthreads();
-  }
-  last = __reduce_max_sync(0xffffffffU, last);
-  if (lane == 0) {
-    of_warp[warp] = last;
-  }
-  __syncthreads();
-  for (int w = 0; w < kWarps; ++w) {
-    last = max(last, of_warp[w]);
-  }
-  __syncthreads();
-  return last;
-}
-
-__device__ Border keeps_all() { return {0, 0x7fffffff}; }
-
-__device__ Border keep_top_k(const Row& row, int32_t count) {
-  Mass before;
-  const auto target = static_cast<Mass>(count);
-  const uint32_t order = find_order(row, keeps_all(), true, target, &before);
-  return {order, find_equal(row, order, target - before)};
-}
-
-/// The shortest prefix of what `within` keeps whose weight reaches top_p of it.
-__device__ Border keep_top_p(const Row& row, const Border& within, float top_p) {
-  __shared__ Mass total;
-  if (threadIdx.x == 0) {
-    total = 0;
-  }
-  __syncthreads();
-  for (int64_t first = 0; first < row.vocab; first += kThreads) {
-    const int64_t i = first + threadIdx.x;
-    const bool inside = i < row.vocab && within.keeps(order_of(row.logits[i]), i);
-    add_mass(&total, inside ? 0U : kNoDigit, inside ? mass_of(row.weights[i]) : 0U);
-  }
-  __syncthreads();
-  const double share = ceil(static_cast<double>(top_p) * static_cast<double>(total));
-  const Mass target = max(Mass{1}, min(total, static_cast<Mass>(share)));
-  Mass before;
-  const uint32_t order = find_order(row, within, false, target, &before);
-  // Tokens of one order weigh the same.
-  const int32_t first = find_equal(row, order, 1);
-  const Mass each = max(Mass{1}, mass_of(row.weights[first]));
-  const int32_t last = find_equal(row, order, (target - before + each - 1) / each);
-  return {order, order == within.order ? min(last, within.id) : last};
-}
-
 /// The weight of a token, zero where it is not kept.
 __device__ double kept_weight(const Row& row, const Border& border, double weight_min, int64_t i) {
   const double weight = row.weights[i];
@@ -329,27 +172,6 @@ __device__ double sum_in_order(const double (&weights)[kBlock]) {
     }
   }
   return sum;
-}
-
-/// Sums of kBlock weights each, a warp for each block, in the order of scan_loops.h.
-__device__ void sum_blocks(const Row& row, const Border& border, double weight_min, double* sums) {
-  const int lane = threadIdx.x % cuda::kWarp;
-  const int64_t blocks = (row.vocab + kBlock - 1) / kBlock;
-  for (int64_t block = threadIdx.x / cuda::kWarp; block < blocks; block += kWarps) {
-    const int64_t end = min((block + 1) * kBlock, row.vocab);
-    double own = 0.0;
-    for (int64_t i = block * kBlock + lane; lane < kLanes && i < end; i += kLanes) {
-      own += kept_weight(row, border, weight_min, i);
-    }
-    double sum = 0.0;
-    for (int from = 0; from < kLanes; ++from) {
-      sum += __shfl_sync(0xffffffffU, own, from);
-    }
-    if (lane == 0) {
-      sums[block] = sum;
-    }
-  }
-  __syncthreads();
 }
 
 /// Where the running sum of kept weights, by ascending id, passes uniform times their total. sums:
@@ -401,25 +223,52 @@ __device__ int32_t draw(const Row& row, const Border& border, double weight_min,
   return drawn;  // of thread 0
 }
 
-/// A row's place in the scratch memory: a weight for each token, then the sum of each block of
-/// them.
+/// A row's place in the scratch memory, blocks being those of kBlock tokens.
 struct Scratch {
-  double* weights;
-  double* sums;
-};
+  double* weights;        // [vocab]
+  double* sums;           // [blocks] of kept weights
+  Candidates candidates;  // room for [vocab]
+  Bins bins;              // [blocks]
+  Border* border;
 
-__device__ Scratch scratch_of(const SampleCuda& args, int64_t row) {
-  const int64_t blocks = cuda::blocks_for(args.vocab, kBlock);
-  double* weights = static_cast<double*>(args.scratch) + row * (args.vocab + blocks);
-  return {weights, weights + args.vocab};
-}
+  static __host__ __device__ int64_t words(int64_t vocab) {  // of 8 bytes
+    const int64_t blocks = cuda::blocks_for(vocab, kBlock);
+    return 3 * vocab + blocks + (kBins + kBins / 2) * blocks + 3;
+  }
+
+  __device__ Scratch(const SampleCuda& args, int64_t row) {
+    const int64_t vocab = args.vocab;
+    const int64_t blocks = cuda::blocks_for(vocab, kBlock);
+    weights = static_cast<double*>(args.scratch) + row * words(vocab);
+    sums = weights + vocab;
+    candidates.weights = sums + blocks;
+    bins.masses = reinterpret_cast<Mass*>(candidates.weights + vocab);
+    bins.counts = reinterpret_cast<unsigned*>(bins.masses + kBins * blocks);
+    candidates.logits = reinterpret_cast<float*>(bins.counts + kBins * blocks);
+    candidates.ids = reinterpret_cast<int32_t*>(candidates.logits + vocab);
+    candidates.total = reinterpret_cast<Mass*>(weights + words(vocab) - 3);
+    candidates.count = reinterpret_cast<int64_t*>(candidates.total + 1);
+    border = reinterpret_cast<Border*>(candidates.total + 2);
+  }
+};
 
 /// Nothing is drawn from such a row: its id stays.
 __device__ bool is_decided(const SampleCuda& args, int64_t row) {
   return args.ids[row] < 0 || args.settings[row].temperature == 0.0f;
 }
 
-/// Weights of kBlock tokens, and the sum of those that min_p keeps.
+__device__ bool is_filtered(const SampleCuda& args, int64_t row) {
+  const SampleSettings& settings = args.settings[row];
+  return (settings.top_k > 0 && settings.top_k < args.vocab) || settings.top_p < 1.0f;
+}
+
+/// How far a logit lies below the largest, in units of the temperature, as a bin. Whatever the
+/// roundings, a larger logit is in no later bin.
+__device__ int bin_of(float logit, float largest, float inverse) {
+  return static_cast<int>(fminf((largest - logit) * inverse, kBins - 1.0f));
+}
+
+/// Weights of kBlock tokens, the sum of those that min_p keeps, and the block's bins.
 __global__ void __launch_bounds__(kBlock) weigh_tokens(SampleCuda args) {
   __shared__ double kept[kBlock];
   const int64_t t = blockIdx.y;
@@ -427,14 +276,21 @@ __global__ void __launch_bounds__(kBlock) weigh_tokens(SampleCuda args) {
     return;
   }
   const float* logits = args.logits + t * args.logits_stride;
-  const double largest = static_cast<double>(logits[args.ids[t]]);
-  const double inverse = 1.0 / static_cast<double>(args.settings[t].temperature);
-  const Scratch scratch = scratch_of(args, t);
+  const float largest = logits[args.ids[t]];
+  const float temperature = args.settings[t].temperature;
+  const double inverse = 1.0 / static_cast<double>(temperature);
+  const Scratch scratch(args, t);
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kBlock + threadIdx.x;
   double weight = 0.0;
+  int bin = -1;
   if (i < args.vocab) {
-    weight = exponential((static_cast<double>(logits[i]) - largest) * inverse);
+    weight = exponential((static_cast<double>(logits[i]) - static_cast<double>(largest)) * inverse);
     scratch.weights[i] = weight;
+    bin = bin_of(logits[i], largest, 1.0f / temperature);
+  }
+  if (is_filtered(args, t)) {
+    fill_bins(bin, mass_of(weight), scratch.bins);
+    return;  // the sums wait for the border
   }
   kept[threadIdx.x] = weight >= static_cast<double>(args.settings[t].min_p) ? weight : 0.0;
   __syncthreads();
@@ -444,27 +300,83 @@ __global__ void __launch_bounds__(kBlock) weigh_tokens(SampleCuda args) {
   }
 }
 
-__global__ void __launch_bounds__(kThreads) sample_rows(SampleCuda args) {
+/// What the filters may keep: the tokens of the first bins.
+__global__ void __launch_bounds__(kBlock) gather_candidates(SampleCuda args) {
+  const int64_t t = blockIdx.y;
+  if (is_decided(args, t) || !is_filtered(args, t)) {
+    return;
+  }
+  const Scratch scratch(args, t);
+  const SampleSettings settings = args.settings[t];
+  const int32_t top_k = settings.top_k > 0 && settings.top_k < args.vocab ? settings.top_k : 0;
+  const float* logits = args.logits + t * args.logits_stride;
+  const float largest = logits[args.ids[t]];
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kBlock + threadIdx.x;
+  const bool inside = i < args.vocab;
+  const int bin = inside ? bin_of(logits[i], largest, 1.0f / settings.temperature) : kBins;
+  const int64_t place =
+      place_candidate(bin, top_k, settings.top_p, scratch.bins, scratch.candidates);
+  if (place >= 0) {
+    scratch.candidates.logits[place] = logits[i];
+    scratch.candidates.weights[place] = scratch.weights[i];
+    scratch.candidates.ids[place] = static_cast<int32_t>(i);
+  }
+}
+
+/// The last token that top_k and top_p keep: a block a row.
+__global__ void __launch_bounds__(kThreads) find_border(SampleCuda args) {
+  const int64_t t = blockIdx.x;
+  if (is_decided(args, t) || !is_filtered(args, t)) {
+    return;
+  }
+  const Scratch scratch(args, t);
+  const Candidates& of = scratch.candidates;
+  const SampleSettings settings = args.settings[t];
+  const Row row = {of.logits, of.weights, *of.count};
+  Border border = keeps_all();
+  Mass total = *of.total;
+  if (settings.top_k > 0 && settings.top_k < args.vocab) {
+    border = keep_top_k(row, settings.top_k);
+    total = settings.top_p < 1.0f ? mass_within(row, border) : 0;
+  }
+  if (settings.top_p < 1.0f) {
+    border = keep_top_p(row, border, settings.top_p, total);
+  }
+  if (threadIdx.x == 0) {
+    *scratch.border = {border.order, of.ids[border.id]};
+  }
+}
+
+/// The sums of what is kept, a block of kBlock tokens each.
+__global__ void __launch_bounds__(kBlock) sum_kept(SampleCuda args) {
+  __shared__ double kept[kBlock];
+  const int64_t t = blockIdx.y;
+  if (is_decided(args, t) || !is_filtered(args, t)) {
+    return;
+  }
+  const Scratch scratch(args, t);
+  const Row row = {args.logits + t * args.logits_stride, scratch.weights, args.vocab};
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kBlock + threadIdx.x;
+  const auto weight_min = static_cast<double>(args.settings[t].min_p);
+  kept[threadIdx.x] = i < args.vocab ? kept_weight(row, *scratch.border, weight_min, i) : 0.0;
+  __syncthreads();
+  const double sum = sum_in_order(kept);
+  if (threadIdx.x == 0) {
+    scratch.sums[blockIdx.x] = sum;
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) draw_tokens(SampleCuda args) {
   const int64_t t = blockIdx.x;
   if (is_decided(args, t)) {
     return;
   }
   const SampleSettings settings = args.settings[t];
-  const auto weight_min = static_cast<double>(settings.min_p);
-  const Scratch scratch = scratch_of(args, t);
+  const Scratch scratch(args, t);
   const Row row = {args.logits + t * args.logits_stride, scratch.weights, args.vocab};
-  Border border = keeps_all();
-  if (settings.top_k > 0 && settings.top_k < args.vocab) {
-    border = keep_top_k(row, settings.top_k);
-  }
-  if (settings.top_p < 1.0f) {
-    border = keep_top_p(row, border, settings.top_p);
-  }
-  __syncthreads();
-  if (border.order != 0) {
-    sum_blocks(row, border, weight_min, scratch.sums);
-  }
-  const int32_t drawn = draw(row, border, weight_min, settings.uniform, scratch.sums);
+  const Border border = is_filtered(args, t) ? *scratch.border : keeps_all();
+  const int32_t drawn =
+      draw(row, border, static_cast<double>(settings.min_p), settings.uniform, scratch.sums);
   if (threadIdx.x == 0) {
     args.ids[t] = drawn;
   }
@@ -500,7 +412,7 @@ int triax_cuda_logprobs(const LogprobsCuda* args, void* stream) {
 }
 
 int64_t triax_cuda_sample_scratch_bytes(int64_t rows, int64_t vocab) {
-  return rows * (vocab + cuda::blocks_for(vocab, kBlock)) * static_cast<int64_t>(sizeof(double));
+  return rows * Scratch::words(vocab) * static_cast<int64_t>(sizeof(double));
 }
 
 int triax_cuda_sample(const SampleCuda* args, void* stream) {
@@ -508,10 +420,16 @@ int triax_cuda_sample(const SampleCuda* args, void* stream) {
     return cudaErrorNotSupported;
   }
   if (args->rows > 0) {
+    const auto queue = static_cast<cudaStream_t>(stream);
     const auto rows = static_cast<unsigned>(args->rows);
-    const auto blocks = static_cast<unsigned>(cuda::blocks_for(args->vocab, kBlock));
-    weigh_tokens<<<dim3(blocks, rows), kBlock, 0, static_cast<cudaStream_t>(stream)>>>(*args);
-    sample_rows<<<rows, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(*args);
+    const dim3 grid(static_cast<unsigned>(cuda::blocks_for(args->vocab, kBlock)), rows);
+    weigh_tokens<<<grid, kBlock, 0, queue>>>(*args);
+    if (args->filtered) {
+      gather_candidates<<<grid, kBlock, 0, queue>>>(*args);
+      find_border<<<rows, kThreads, 0, queue>>>(*args);
+      sum_kept<<<grid, kBlock, 0, queue>>>(*args);
+    }
+    draw_tokens<<<rows, kThreads, 0, queue>>>(*args);
   }
   return cudaGetLastError();
 }

@@ -65,6 +65,7 @@ struct SampleCuda {
   int64_t rows;
   int64_t vocab;
   const SampleSettings* settings;
+  bool filtered;  // some row has top_k or top_p
   void* scratch;
   int32_t* ids;
 };

@@ -114,8 +114,14 @@ std::vector<int32_t> draw(const std::vector<float>& logits, int64_t rows, int64_
   const GpuArray<int32_t> ids(argmax(gpu_logits, rows, vocab).ids);
   const GpuArray<uint8_t> scratch(
       static_cast<size_t>(triax_cuda_sample_scratch_bytes(rows, vocab)));
-  const SampleCuda args = {gpu_logits.data(),   vocab,          rows,      vocab,
-                           gpu_settings.data(), scratch.data(), ids.data()};
+  const SampleCuda args = {.logits = gpu_logits.data(),
+                           .logits_stride = vocab,
+                           .rows = rows,
+                           .vocab = vocab,
+                           .settings = gpu_settings.data(),
+                           .filtered = params.top_k > 0 || params.top_p < 1.0f,
+                           .scratch = scratch.data(),
+                           .ids = ids.data()};
   EXPECT_EQ(triax_cuda_sample(&args, nullptr), 0);
   testing::gpu_check(cudaDeviceSynchronize(), "sample");
   EXPECT_TRUE(ids.guards_intact() && scratch.guards_intact());

@@ -34,6 +34,16 @@ const AttnResKernels& kernels_for(Isa isa) {
   return attn_res_kernels_portable();
 }
 
+void check_delta(ShapeCheck& shapes, const Device& device, ConstTensorView delta, size_t sources,
+                 int64_t size) {
+  if (delta.empty()) {
+    return;
+  }
+  shapes.f32("delta", delta, {"T", "D"})
+      .require(attn_res_adds(device, static_cast<int64_t>(sources), size),
+               "'delta' is not taken here (attn_res_adds)");
+}
+
 }  // namespace
 
 Status attn_res(const Device& device, const AttnResArgs& args) {
@@ -41,6 +51,7 @@ Status attn_res(const Device& device, const AttnResArgs& args) {
   check_sources(shapes, args.sources);
   shapes.f32("query", args.query, {"D"}).f32("out", args.out, {"T", "D"});
   check_eps(shapes, args.eps);
+  check_delta(shapes, device, args.delta, args.sources.size(), args.out.size(1));
   if (!shapes.ok()) {
     return shapes.status();
   }
@@ -87,6 +98,7 @@ Status attn_res_merge(const Device& device, const AttnResMergeArgs& args) {
       .f32("query", args.query, {"D"})
       .f32("out", args.out, {"T", "D"});
   check_eps(shapes, args.eps);
+  check_delta(shapes, device, args.delta, 1, args.out.size(1));
   if (!shapes.ok()) {
     return shapes.status();
   }

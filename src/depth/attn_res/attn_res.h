@@ -16,8 +16,13 @@ struct AttnResArgs {
   std::span<const ConstTensorView> sources;  // B >= 1 of [T, D] float32, rows strided
   ConstTensorView query;                     // [D] float32
   float eps = 1e-5f;
-  TensorView out;  // [T, D]; not a source
+  TensorView out;              // [T, D]; not a source
+  ConstTensorView delta = {};  // [T, D] or empty, where attn_res_adds: first the last source
+                               // becomes itself plus delta, in place
 };
+
+/// Whether attn_res and attn_res_merge take a delta, which saves the residual addition's own pass.
+bool attn_res_adds(const Device& device, int64_t sources, int64_t size);
 
 /// The whole mix at once.
 /// Precision  float32; truth: attn_res_reference.cc
@@ -47,7 +52,8 @@ struct AttnResMergeArgs {
   ConstTensorView partial;  // [T, D]
   ConstTensorView query;    // [D]
   float eps = 1e-5f;
-  TensorView out;  // [T, D]; may be acc, may not be partial
+  TensorView out;              // [T, D]; may be acc, may not be partial
+  ConstTensorView delta = {};  // as above: partial becomes itself plus delta
 };
 Status attn_res_merge(const Device& device, const AttnResMergeArgs& args);
 

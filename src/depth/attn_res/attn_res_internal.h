@@ -17,7 +17,8 @@ void attn_res_bank_cpu(const Device& device, const AttnResKernels& kernels,
 void attn_res_merge_cpu(const Device& device, const AttnResKernels& kernels,
                         const AttnResMergeArgs& args);
 
-/// Errors     kInvalidArgument for more sources than a launch can carry
+/// Errors     kInvalidArgument for more sources than a launch can carry, or a delta that is not
+/// taken
 Status attn_res_cuda(const Device& device, const AttnResArgs& args);
 Status attn_res_bank_cuda(const Device& device, const AttnResBankArgs& args);
 Status attn_res_merge_cuda(const Device& device, const AttnResMergeArgs& args);

@@ -9,7 +9,7 @@ namespace triax::depth::gpu {
 namespace {
 
 constexpr int kThreadsMax = 224;  // four columns each: 7168 in all
-constexpr int kQueriesMax = 24;
+constexpr int kQueriesMax = kAttnResQueriesMax;
 constexpr int kSourcesOfGroup = 8;  // a group's dot products with four queries: one a lane
 constexpr int kWarpsMax = kThreadsMax / 32;
 

@@ -9,6 +9,7 @@ namespace triax::depth {
 
 constexpr int32_t kAttnResSourcesMax = 16;  // of the bank and of few tokens
 constexpr int64_t kAttnResDimMax = 7168;
+constexpr int32_t kAttnResQueriesMax = 24;  // of a bank
 
 /// Rows of [T, D] in device memory, all of one type (kF32 or kBf16), 16-byte aligned.
 struct AttnResSourcesCuda {
@@ -58,7 +59,7 @@ struct AttnResMixCuda {
 /// Phase one: what each of Q queries sees of the sources, unnormalised, in one pass over them.
 ///   max[q, t], sum[q, t] = sum_i exp(s_i - max), acc[q, t] = sum_i exp(s_i - max) v_i[t]
 /// Shapes     queries [Q, D] float32 contiguous; acc [Q, T, D] contiguous; max, sum [Q, T]
-/// Limits     at most 16 sources; Q at most 24; else as AttnResMixCuda
+/// Limits     at most 16 sources; Q at most kAttnResQueriesMax; else as AttnResMixCuda
 struct AttnResBankCuda {
   int64_t tokens = 0;
   int64_t dim = 0;

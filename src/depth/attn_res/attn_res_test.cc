@@ -29,10 +29,21 @@ std::vector<ConstTensorView> mirror_sources(testing::Mirror& mirror,
   return copies;
 }
 
+/// With a delta the last source is written, too.
+void mirror_running(testing::Mirror& mirror, ConstTensorView delta, ConstTensorView source,
+                    TensorView& running) {
+  if (!delta.empty()) {
+    running = TensorView(const_cast<float*>(source.data<float>()), DType::kF32, source.shape());
+    mirror.out(&running);
+  }
+}
+
 Status mirrored(const Device& device, AttnResArgs args) {
   testing::Mirror mirror(device);
+  TensorView running;
+  mirror_running(mirror, args.delta, args.sources.back(), running);
   const auto sources = mirror_sources(mirror, args.sources);
-  mirror.in(&args.query).out(&args.out);
+  mirror.in(&args.query).in(&args.delta).out(&args.out);
   return mirror.run([&] { return attn_res(device, args); });
 }
 
@@ -45,8 +56,10 @@ Status mirrored(const Device& device, AttnResBankArgs args) {
 
 Status mirrored(const Device& device, AttnResMergeArgs args) {
   testing::Mirror mirror(device);
+  TensorView running;
+  mirror_running(mirror, args.delta, args.partial, running);
   mirror.in(&args.acc).in(&args.max).in(&args.sum).in(&args.partial).in(&args.query);
-  mirror.out(&args.out);
+  mirror.in(&args.delta).out(&args.out);
   return mirror.run([&] { return attn_res_merge(device, args); });
 }
 
@@ -176,8 +189,7 @@ class AttnResTest : public ::testing::TestWithParam<TestDevice> {
     return banked;
   }
 
-  Tensor merge(const Problem& p, Banked& banked, int64_t q) {
-    Tensor out = Tensor::f32({p.tokens, p.dim});
+  static AttnResMergeArgs merge_args(const Problem& p, Banked& banked, int64_t q) {
     AttnResMergeArgs args;
     args.acc = ConstTensorView(banked.acc.data<float>() + q * p.tokens * p.dim, {p.tokens, p.dim});
     args.max = ConstTensorView(banked.max.data<float>() + q * p.tokens, {p.tokens});
@@ -185,6 +197,12 @@ class AttnResTest : public ::testing::TestWithParam<TestDevice> {
     args.partial = p.sources.back();
     args.query = p.query(q);
     args.eps = kEps;
+    return args;
+  }
+
+  Tensor merge(const Problem& p, Banked& banked, int64_t q) {
+    Tensor out = Tensor::f32({p.tokens, p.dim});
+    AttnResMergeArgs args = merge_args(p, banked, q);
     args.out = out;
     const Status status = mirrored(device(), args);
     EXPECT_TRUE(status.ok()) << status.message();
@@ -194,6 +212,41 @@ class AttnResTest : public ::testing::TestWithParam<TestDevice> {
  private:
   OwnedDevice device_ = GetParam().open();
 };
+
+/// With a delta, mix and merge are those of the sum, bit for bit, where the device takes one.
+TEST_P(AttnResTest, AddsADeltaFirst) {
+  for (const int64_t dim : {32, 96, 512, 1024}) {
+    constexpr int64_t kTokens = 5;
+    Problem p(3, kTokens, dim);
+    const Tensor delta = testing::random_tensor({kTokens, dim}, 99);
+    Tensor out = Tensor::f32({kTokens, dim});
+    const AttnResArgs with = {p.sources, p.query(0), kEps, out, delta.view()};
+    if (!attn_res_adds(device(), 3, dim)) {
+      EXPECT_FALSE(mirrored(device(), with).ok());
+      continue;
+    }
+    Banked banked = bank(device(), p, 2);
+    float* running = p.storage.back().data<float>();
+    const std::vector<float> before(running, running + kTokens * dim);
+    ASSERT_TRUE(mirrored(device(), with).ok());
+    for (int64_t i = 0; i < kTokens * dim; ++i) {
+      ASSERT_EQ(running[i], before[at(i)] + delta.data<float>()[i]) << "D " << dim;
+    }
+    const Tensor expected = naive(p, 0);
+    const Tensor expected_merge = merge(p, banked, 0);
+    std::ranges::copy(before, running);
+    AttnResMergeArgs merging = merge_args(p, banked, 0);
+    Tensor merged = Tensor::f32({kTokens, dim});
+    merging.out = merged;
+    merging.delta = delta.view();
+    ASSERT_TRUE(mirrored(device(), merging).ok());
+    for (int64_t i = 0; i < kTokens * dim; ++i) {
+      ASSERT_EQ(running[i], before[at(i)] + delta.data<float>()[i]) << "D " << dim;
+      ASSERT_EQ(out.data<float>()[i], expected.data<float>()[i]) << "D " << dim;
+      ASSERT_EQ(merged.data<float>()[i], expected_merge.data<float>()[i]) << "D " << dim;
+    }
+  }
+}
 
 TEST_P(AttnResTest, MatchesTheOracleForAnySize) {
   for (int64_t dim : {1, 7, 15, 16, 17, 63, 64, 65, 100, 513, 1024}) {

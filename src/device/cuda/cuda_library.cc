@@ -63,6 +63,10 @@ Status CudaLibrary::status(int error, std::string_view doing) const {
   if (error == 0) {
     return {};
   }
+  if (error >= kCublasLtErrors) {
+    return Status::internal(
+        fmt::format("cuda: {}: cuBLASLt's status {}", doing, error - kCublasLtErrors));
+  }
   const std::string_view name = runtime_->error_name(error);
   std::string message = fmt::format("cuda: {}: {} ({})", doing, name, runtime_->error_text(error));
   return name == "cudaErrorMemoryAllocation" ? Status::resource_exhausted(std::move(message))

@@ -121,7 +121,10 @@ Result<bool> CudaQueue::try_launch(const char* entry, const void* args) {
   if (error == 0) {
     return function != nullptr;
   }
-  if (std::string_view(library_.runtime().error_name(error)) == "cudaErrorNotSupported") {
+  constexpr int kCublasLtInvalid = kCublasLtErrors + 7;        // CUBLAS_STATUS_INVALID_VALUE
+  constexpr int kCublasLtNotSupported = kCublasLtErrors + 15;  // CUBLAS_STATUS_NOT_SUPPORTED
+  if (error == kCublasLtInvalid || error == kCublasLtNotSupported ||
+      std::string_view(library_.runtime().error_name(error)) == "cudaErrorNotSupported") {
     return false;
   }
   return status(error, entry);

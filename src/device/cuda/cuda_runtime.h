@@ -57,6 +57,9 @@ const TriaxCudaRuntime* triax_cuda_runtime();
 
 namespace triax {
 
+/// A launcher's error from here on is this plus a status of cuBLASLt.
+constexpr int kCublasLtErrors = 1000000;
+
 /// Goes up whenever a struct that crosses the boundary changes its meaning.
 constexpr int kTriaxCudaVersion = 1;
 
