@@ -28,6 +28,7 @@ void add_logits(CLI::App& app, int* exit_code);
 void add_quantize(CLI::App& app, int* exit_code);
 void add_doctor(CLI::App& app, int* exit_code);
 void add_bench(CLI::App& app, int* exit_code);
+void add_serve(CLI::App& app, int* exit_code);
 void add_replay(CLI::App& app, int* exit_code);
 void add_plan(CLI::App& app, int* exit_code);
 void add_cache(CLI::App& app, int* exit_code);

@@ -22,6 +22,7 @@ int main(int argc, char** argv) {
   add_logits(app, &exit_code);
   add_quantize(app, &exit_code);
   add_bench(app, &exit_code);
+  add_serve(app, &exit_code);
   add_replay(app, &exit_code);
   add_plan(app, &exit_code);
   add_cache(app, &exit_code);

@@ -15,8 +15,11 @@ std::string StopMatcher::push(std::string_view text) {
   }
   held_ += text;
   size_t found = std::string::npos;
-  for (const std::string& stop : stops_) {
-    found = std::min(found, held_.find(stop));
+  for (size_t i = 0; i < stops_.size(); ++i) {
+    if (const size_t at = held_.find(stops_[i]); at < found) {
+      found = at;
+      which_ = i;
+    }
   }
   if (found != std::string::npos) {
     stopped_ = true;

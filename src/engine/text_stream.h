@@ -18,10 +18,13 @@ class StopMatcher {
   /// The rest, when the answer has ended otherwise.
   std::string finish();
   bool stopped() const { return stopped_; }
+  /// Once stopped: the string that was found.
+  const std::string& stop() const { return stops_[which_]; }
 
  private:
   std::vector<std::string> stops_;
   std::string held_;
+  size_t which_ = 0;
   bool stopped_ = false;
 };
 

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <random>
 
 namespace triax::server {
 
@@ -38,6 +39,11 @@ std::optional<ApiError> check_prompt_length(const ModelInfo& model,
                          tokens, std::max<int64_t>(request.max_tokens, 1), model.context_tokens));
   error.code = "context_length_exceeded";
   return error;
+}
+
+std::string random_id(std::string_view prefix) {
+  std::random_device random;
+  return fmt::format("{}{:08x}{:08x}{:08x}", prefix, random(), random(), random());
 }
 
 void append_sse(std::string_view data, std::string& out, std::string_view event) {

@@ -35,6 +35,7 @@ struct Limits {
 /// The served model as APIs see it. Does not change while the server runs.
 struct ModelInfo {
   std::string id;                                        // its name in the APIs
+  std::vector<std::string> aliases = {};                 // other names that requests may use
   int64_t created = 0;                                   // seconds since 1970
   int64_t vocab = 0;                                     // rows of the output head
   int64_t context_tokens = 0;                            // prompt and answer together
@@ -50,6 +51,7 @@ struct OutputMode {
   text::ChatFormat format = text::ChatFormat::kKimiK3;
   text::Channel start = text::Channel::kResponse;
   std::string call_id_prefix = "call_";
+  bool one_call = false;  // the answer ends after its first tool call
 };
 
 struct GenerationRequest {
@@ -101,7 +103,7 @@ struct TokenReport {
     std::string bytes;
     float logprob = 0.0f;
   };
-  std::vector<Alternative> top;  // likeliest first
+  std::vector<Alternative> top = {};  // likeliest first
 };
 
 /// Something that happened to one choice. In order for each choice: kStarted, kPromptToken (when
@@ -112,7 +114,7 @@ struct GenerationEvent {
   Kind kind = Kind::kOutput;
   int32_t request = 0;  // place in Call::requests
   int32_t choice = 0;
-  text::OutputEvent output = {};  // kOutput; of plain text only kResponse
+  text::OutputEvent output = {};  // kOutput: all but kMessageEnd; of plain text only kResponse
   TokenReport token = {};         // kToken: of the response or of plain text; no stop tokens.
                                   // kPromptToken: the first has no log-probability
   FinishReason reason = FinishReason::kStop;  // kFinished
@@ -140,6 +142,9 @@ struct Call {
   bool stream = false;
   std::unique_ptr<AnswerWriter> writer;
 };
+
+/// `prefix` and 24 random hexadecimal digits: "chatcmpl-...", "call_...".
+std::string random_id(std::string_view prefix);
 
 /// One server-sent event; without a name when `event` is empty.
 void append_sse(std::string_view data, std::string& out, std::string_view event = {});

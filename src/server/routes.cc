@@ -4,6 +4,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "server/api_chat.h"
+#include "server/api_completions.h"
+#include "server/api_models.h"
 #include "text/json_text.h"
 
 namespace triax::server {
@@ -19,7 +22,16 @@ bool matches(std::string_view pattern, std::string_view path) {
 
 }  // namespace
 
-std::vector<Route> make_routes() { return {}; }
+std::vector<Route> make_routes() {
+  return {
+      {.method = "POST", .path = "/v1/chat/completions", .call = handle_chat},
+      {.method = "POST", .path = "/v1/completions", .call = handle_completion},
+      {.method = "GET", .path = "/v1/models", .reply = handle_models},
+      {.method = "GET", .path = "/v1/models/*", .reply = handle_model},
+      {.method = "GET", .path = "/health", .open = true, .reply = handle_health},
+      {.method = "GET", .path = "/ready", .open = true, .reply = handle_ready},
+  };
+}
 
 ApiResult<const Route*> find_route(const std::vector<Route>& routes, std::string_view method,
                                    std::string_view path) {

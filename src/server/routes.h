@@ -29,8 +29,8 @@ struct HttpRequest {
 struct HttpReply {
   int status = 200;
   std::string content_type = "application/json";
-  std::string body;
-  std::vector<std::pair<std::string, std::string>> headers;  // more
+  std::string body = {};
+  std::vector<std::pair<std::string, std::string>> headers = {};  // more
 };
 
 /// One of `call` and `reply` is set. Both run on a thread of their own kind, several at once, never
