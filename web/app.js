@@ -10,17 +10,17 @@ import { markdown } from "./tree.js";
 const views = ["chat", "live", "axes"];
 let model = { id: "", context: 0 };
 
-const axes = new AxesView($("view-axes"), () => chat.last_axes_request());
+const axes = new AxesView($("view-axes"));
 const live = new Live($("view-live"));
 const chat = new Chat({
   on_look: (request) => {
-    show("axes");
-    axes.look(request);
+    show("axes", request);
   },
   model: () => model,
 });
 
-function show(view) {
+/// `request`: of the answer whose axes to show; null: the last one's.
+function show(view, request = null) {
   for (const name of views) {
     const tab = $(`tab-${name}`);
     tab.setAttribute("aria-selected", String(name === view));
@@ -28,7 +28,7 @@ function show(view) {
     $(`view-${name}`).hidden = name !== view;
   }
   live.active(view === "live");
-  if (view === "axes") axes.opened();
+  if (view === "axes") axes.opened(request ?? chat.last_axes_request());
   document.body.dataset.view = view;
 }
 

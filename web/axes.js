@@ -5,13 +5,12 @@ import { post } from "./api.js";
 import { draw, hover } from "./heatmap.js";
 
 const source_text = (source) => (source === "embedding" ? "the embedding" : `the sum of ${source}`);
+const patience = 10; // times that a busy server is asked again
 const before_name = { attention: "attention", ffn: "experts", output: "output head" };
 
 export class AxesView {
-  /// `last()`: the request of the last answer, null without one.
-  constructor(host, last) {
+  constructor(host) {
     this.host = host;
-    this.last = last;
     this.seen = null;   // what the server told
     this.token = -1;    // which one is looked at; -1: all
     this.shown = "";    // the request that this belongs to
@@ -20,9 +19,8 @@ export class AxesView {
     new ResizeObserver(this.redraw).observe(host);
   }
 
-  /// The view is shown: looks at the last answer unless it has done so.
-  opened() {
-    const request = this.last();
+  /// The view is shown: looks at the answer of `request` (null: there is none) unless it has done so.
+  opened(request) {
     if (request === null) {
       if (this.seen === null) this.say("Ask something first: this view shows what happened inside the model while it read its answer.");
     } else if (JSON.stringify(request.messages) !== this.shown) {
@@ -39,7 +37,7 @@ export class AxesView {
     this.shown = JSON.stringify(request.messages);
     this.say("Reading the answer once more …");
     try {
-      const seen = await (await post("/v1/triax/axes", request, signal)).json();
+      const seen = await (await this.patient(request, signal)).json();
       this.seen = seen;
       this.token = -1;
       this.build();
@@ -47,6 +45,19 @@ export class AxesView {
       if (error.name === "AbortError") return;
       this.shown = "";
       this.say(error.message, true);
+    }
+  }
+
+  /// The server looks at one answer at a time.
+  async patient(request, signal) {
+    for (let turn = 0; ; ++turn) {
+      try {
+        return await post("/v1/triax/axes", request, signal);
+      } catch (error) {
+        if (error.status !== 429 || turn === patience) throw error;
+        await new Promise((resolve) => setTimeout(resolve, 1000 * Math.max(1, error.retry_after)));
+        signal.throwIfAborted();
+      }
     }
   }
 

@@ -80,8 +80,9 @@ export function bytes_text(bytes) {
 export function short_number(x) {
   if (!Number.isFinite(x)) return "∞";
   const size = Math.abs(x);
-  if (size >= 1e6) return `${(x / 1e6).toFixed(size >= 1e7 ? 0 : 1)}M`;
-  if (size >= 1e4) return `${(x / 1e3).toFixed(size >= 1e5 ? 0 : 1)}k`;
+  const scaled = (by) => Number((x / by).toFixed(size >= 100 * by ? 0 : 1));
+  if (size >= 1e6) return `${scaled(1e6)}M`;
+  if (size >= 1e4) return `${scaled(1e3)}k`;
   if (size >= 100 || Number.isInteger(x)) return Math.round(x).toLocaleString("en");
   return x.toFixed(size >= 10 ? 1 : 2);
 }

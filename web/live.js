@@ -66,7 +66,7 @@ export class Live {
     return {
       type: "line",
       data: {
-        datasets: plot.series.map((label) => ({ label, data: [], borderWidth: 1.6, pointRadius: 0, tension: 0.25, fill: plot.stacked === true, spanGaps: false })),
+        datasets: plot.series.map((label) => ({ label, data: [], borderWidth: 1.6, pointRadius: 0, cubicInterpolationMode: "monotone", fill: plot.stacked === true, spanGaps: false })),
       },
       options: {
         animation: false, responsive: true, maintainAspectRatio: false, parsing: false, normalized: true,

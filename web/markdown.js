@@ -9,8 +9,11 @@ const { marked, DOMPurify } = globalThis;
 
 // Text beyond these is shown plainly: a parser in a browser must not be kept busy by an answer.
 const block_max = 16384;   // characters of one block
-const specials_max = 1500; // of markdown's own characters in it
+const specials_max = 800;  // of markdown's own characters in it
+const piece_max = 2000;    // of plain text in one box
+const links_max = 150;     // whose search for an end is what costs most
 const nesting_max = 24;    // quotes and lists in each other
+const parse_ms_max = 300;  // after one that took longer the rest of its block is plain
 const highlight_max = 20000;
 
 const escaped = (text) => text.replace(/[&<>"']/g, (c) => `&#${c.charCodeAt(0)};`);
@@ -78,11 +81,19 @@ DOMPurify.addHook("afterSanitizeAttributes", (node) => {
 /// Whether a parser may look at it.
 export function is_harmless(text) {
   if (text.length > block_max) return false;
-  if ((text.match(/[[\]*_>`|~$\\<!]/g) ?? []).length > specials_max) return false;
+  if ((text.match(/[[\]*_>`~$\\<!]/g) ?? []).length > specials_max) return false;
+  if (text.split("](").length > links_max) return false;
   return !text.split("\n").some((line) => (line.match(/^(?:[ \t]*(?:>|[-+*]|\d{1,9}[.)]))+/)?.[0].match(/[>\-+*.)]/g) ?? []).length > nesting_max);
 }
 
 const whole_fence = /^ {0,3}(`{3,}|~{3,})[ \t]*([^\n`]*)\n([\s\S]*?)(?:\n? {0,3}\1[`~]*[ \t]*\n*)?$/;
+
+/// In pieces: a browser's time to break one very long line grows with its square.
+function plain(text) {
+  const fragment = new DocumentFragment();
+  for (let at = 0; at < text.length; at += piece_max) fragment.append(el("div.plain", {}, text.slice(at, at + piece_max)));
+  return fragment;
+}
 
 /// A fragment for one block of markdown.
 function render(text) {
@@ -100,9 +111,7 @@ function render(text) {
       // A parser that gave up: the text itself is always right.
     }
   }
-  const fragment = new DocumentFragment();
-  fragment.append(el("div.plain", {}, text));
-  return fragment;
+  return plain(text);
 }
 
 let highlighter;
@@ -175,6 +184,7 @@ export class Markdown {
     this.scanned = 0;   // of it: up to a line's beginning
     this.fence = "";    // that is open
     this.blank = false; // the line before was empty
+    this.heavy = false; // the open block keeps the parser busy
     this.tail = el("div.block");
     host.replaceChildren(this.tail);
     this.due = 0;
@@ -222,6 +232,7 @@ export class Markdown {
     this.text = rest;
     this.scanned = 0;
     this.blank = false;
+    this.heavy = false;
   }
 
   /// The longer a block, the less often it is drawn anew.
@@ -238,7 +249,9 @@ export class Markdown {
   }
 
   paint(last) {
-    this.tail.replaceChildren(render(this.text));
+    const began = performance.now();
+    this.tail.replaceChildren(this.heavy ? plain(this.text) : render(this.text));
+    this.heavy ||= performance.now() - began > parse_ms_max;
     finish(this.tail, last);
   }
 }

@@ -124,6 +124,8 @@ class BatchEngine {
   /// Whether any request has not ended.
   bool busy() const { return !sequences_.empty() || !events_.empty(); }
 
+  /// For what else runs between two steps, on the thread that steps.
+  Engine& engine() { return engine_; }
   const BatchCounters& counters() const { return counters_; }
   const sched::Scheduler& scheduler() const { return *scheduler_; }
   const SequenceMemory& memory() const { return *memory_; }

@@ -3,9 +3,14 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
 
+#include "server/service.h"
 #include "text/chat_json.h"
 
 namespace triax::server {
@@ -124,7 +129,103 @@ Json sequence_json(const engine::Axes& axes, const checkpoint::ModelConfig& conf
   return {{"bins", std::move(bins)}, {"layers", std::move(layers)}};
 }
 
+/// One answer on its way: pieces run on the worker's thread, a handler's thread waits.
+struct Probing {
+  AxesQuestion question;
+  std::unique_ptr<engine::AxesProbe> probe;  // the worker's thread alone
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool abandoned = false;
+  std::optional<Result<engine::Axes>> result;
+  const checkpoint::ModelConfig* config = nullptr;
+};
+
+Status next_piece(Probing& probing, engine::Engine& engine) {
+  if (probing.probe == nullptr) {
+    Result<std::unique_ptr<engine::AxesProbe>> probe = engine::AxesProbe::create(
+        engine, std::move(probing.question.tokens), probing.question.first);
+    if (!probe.ok()) {
+      return probe.status();
+    }
+    probing.probe = std::move(*probe);
+  }
+  return probing.probe->advance();
+}
+
+void move_on(const std::shared_ptr<Probing>& probing, Worker& worker, engine::BatchEngine& batch) {
+  const Status status = next_piece(*probing, batch.engine());
+  const std::lock_guard lock(probing->mutex);
+  if (status.ok() && !probing->probe->done() && !probing->abandoned) {
+    worker.post([probing, &worker](engine::BatchEngine& b) { move_on(probing, worker, b); });
+    return;
+  }
+  probing->config = &batch.engine().config();
+  probing->result = status.ok() ? Result<engine::Axes>(probing->probe->take()) : status;
+  probing->probe.reset();
+  probing->changed.notify_one();
+}
+
+/// Waits for the result; false when it did not come.
+bool wait_for(Probing& probing, const Worker& worker) {
+  constexpr auto kLook = std::chrono::milliseconds(100);
+  constexpr auto kLongest = std::chrono::minutes(2);
+  const auto deadline = std::chrono::steady_clock::now() + kLongest;
+  std::unique_lock lock(probing.mutex);
+  while (!probing.result) {
+    if (worker.draining() || worker.broken() || std::chrono::steady_clock::now() > deadline) {
+      probing.abandoned = true;
+      return false;
+    }
+    probing.changed.wait_for(lock, kLook);
+  }
+  return true;
+}
+
+ApiResult<HttpReply> answer(const HttpRequest& request, const Service& service) {
+  const ApiResult<Json> body = json_body(request);
+  if (!body.ok()) {
+    return body.error();
+  }
+  ApiResult<AxesQuestion> question = parse_axes(*body, service.model);
+  if (!question.ok()) {
+    return question.error();
+  }
+  const auto probing = std::make_shared<Probing>();
+  probing->question = std::move(*question);
+  const bool cut = probing->question.cut;
+  Worker& worker = service.worker;
+  worker.post([probing, &worker](engine::BatchEngine& batch) { move_on(probing, worker, batch); });
+  if (!wait_for(*probing, worker)) {
+    return ApiError{.http_status = 503,
+                    .type = "server_error",
+                    .message = "the server had no time to run this answer once more",
+                    .retry_after_s = 5.0};
+  }
+  if (!probing->result->ok()) {
+    return ApiError::from_status(probing->result->status());
+  }
+  return HttpReply{
+      .body = json_text(axes_json(**probing->result, cut, *probing->config, service.model))};
+}
+
 }  // namespace
+
+Route axes_route() {
+  Route route{.method = "POST", .path = "/v1/triax/axes"};
+  route.reply = [one = std::make_shared<std::mutex>()](
+                    const HttpRequest& request, const Service& service) -> ApiResult<HttpReply> {
+    const std::unique_lock lock(*one, std::try_to_lock);
+    if (!lock.owns_lock()) {
+      return ApiError{.http_status = 429,
+                      .type = "rate_limit_error",
+                      .message = "another answer is being looked at; try again in a moment",
+                      .retry_after_s = 2.0};
+    }
+    return answer(request, service);
+  };
+  return route;
+}
 
 ApiResult<AxesQuestion> parse_axes(const Json& body, const ModelInfo& model) {
   Result<text::ChatRequest> chat = text::read_chat_request(body);

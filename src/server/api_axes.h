@@ -9,6 +9,7 @@
 #include "checkpoint/config.h"
 #include "engine/axes.h"
 #include "server/generation.h"
+#include "server/routes.h"
 
 namespace triax::server {
 
@@ -38,5 +39,11 @@ ApiResult<AxesQuestion> parse_axes(const nlohmann::ordered_json& body, const Mod
 /// infinite is null as a quantile. Weights have four decimals.
 nlohmann::ordered_json axes_json(const engine::Axes& axes, bool cut,
                                  const checkpoint::ModelConfig& config, const ModelInfo& model);
+
+/// The route. A handler's thread waits while the pieces run between the steps of the model, so one
+/// such question is answered at a time.
+/// Errors     those of parse_axes and of the engine; 429 while another is answered, 503 when it
+///            takes longer than two minutes or the server shuts down
+Route axes_route();
 
 }  // namespace triax::server

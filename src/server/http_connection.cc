@@ -206,6 +206,7 @@ void Connection::handle() {
                       .query = answer_->target.query,
                       .body = std::move(parser_->get().body()),
                       .accept = std::string(header("accept")),
+                      .accept_encoding = std::string(header("accept-encoding")),
                       .if_none_match = std::string(header("if-none-match")),
                       .id = answer_->id};
   watch();

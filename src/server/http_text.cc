@@ -44,7 +44,6 @@ std::string response_head(const ResponseHead& head) {
   if (!head.id.empty()) {
     field("X-Request-Id", head.id);
   }
-  field("X-Content-Type-Options", "nosniff");
   if (head.more != nullptr) {
     for (const auto& [name, value] : *head.more) {
       field(name, value);

@@ -4,9 +4,11 @@
 
 #include <nlohmann/json.hpp>
 
+#include "server/api_axes.h"
 #include "server/api_chat.h"
 #include "server/api_completions.h"
 #include "server/api_models.h"
+#include "server/page.h"
 #include "text/json_text.h"
 
 namespace triax::server {
@@ -23,14 +25,17 @@ bool matches(std::string_view pattern, std::string_view path) {
 }  // namespace
 
 std::vector<Route> make_routes() {
-  return {
+  std::vector<Route> routes = {
       {.method = "POST", .path = "/v1/chat/completions", .call = handle_chat},
       {.method = "POST", .path = "/v1/completions", .call = handle_completion},
       {.method = "GET", .path = "/v1/models", .reply = handle_models},
       {.method = "GET", .path = "/v1/models/*", .reply = handle_model},
       {.method = "GET", .path = "/health", .open = true, .reply = handle_health},
       {.method = "GET", .path = "/ready", .open = true, .reply = handle_ready},
+      axes_route(),
   };
+  add_page_routes(routes);
+  return routes;
 }
 
 ApiResult<const Route*> find_route(const std::vector<Route>& routes, std::string_view method,

@@ -1,19 +1,26 @@
 #!/usr/bin/env python3
-"""The page in a headless Chromium, against answers as hostile as a model could write them.
+"""The page in a headless Chromium: against answers as hostile as a model could write them, and against
+`triax serve`.
 
-  page_test.py          needs a Chromium (Debian: chromium-headless-shell); exit code 77 without one
+  page_test.py [TRIAX MODEL]    with the program and a model also against the real server
+Needs a Chromium (Debian: chromium-headless-shell); exit code 77 without one.
 """
+import gzip
 import json
 import os
 import re
+import subprocess
 import sys
 import tempfile
 import time
 import unittest
+import urllib.error
+import urllib.parse
+import urllib.request
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import chromium  # noqa: E402
-from mock_server import MockServer, Script, text  # noqa: E402
+from mock_server import MockServer, Script, page_files, text  # noqa: E402
 
 WEB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "web")
 EVIL = "window.pwned=(window.pwned??0)+1"
@@ -154,6 +161,7 @@ class PageTest(unittest.TestCase):
         self.browser.until("document.querySelectorAll('.message').length === 4")
         self.assertEqual(self.last().strip(), "follows")
         # Also after the page is opened anew.
+        self.browser.until("Promise.all([import('/page/store.js'), import('/page/tree.js')]).then(async ([store, tree]) => tree.path((await store.all())[0]).length === 4)")
         self.browser.open(self.server.url)
         self.assertEqual(self.browser.run("document.querySelectorAll('.message').length"), 4)
         self.browser.click(".user [aria-label='Next version']")
@@ -310,6 +318,41 @@ class PageTest(unittest.TestCase):
 
     # Views, keys, sizes.
 
+    def live_metrics(self):
+        self.readings += 1
+        n = self.readings
+        return "text/plain", (f'triax_prompt_tokens_total{{source="computed"}} {25 * n}\ntriax_prompt_tokens_total{{source="device"}} {75 * n}\n'
+                              f"triax_generated_tokens_total {40 * n}\ntriax_requests_running 3\ntriax_requests_waiting 2\n"
+                              f'triax_cache_bytes{{tier="device"}} {n << 20}\ntriax_cache_bytes{{tier="ram"}} {2 << 20}\n').encode()
+
+    def test_live_draws_what_the_server_tells(self):
+        self.readings = 0
+        evil = f'"><img src=/leak onerror={EVIL}>'
+        sessions = [{"id": evil, "state": evil, "tokens": 100, "resident_tokens": {"device": 50, "ram": 25}, "last_miss": evil, "last_used": time.time() - 5}]
+        self.server.gets = {"/metrics": self.live_metrics, "/v1/triax/sessions": lambda: ("application/json", json.dumps({"data": sessions}).encode())}
+        try:
+            self.browser.click("#tab-live")
+            self.browser.until("document.querySelectorAll('#view-live canvas').length === 4")
+            chart = "globalThis.Chart?.getChart(document.querySelectorAll('#view-live canvas')[{}])"
+            self.browser.until(f"{chart.format(0)}?.data.datasets[0].data.filter((p) => p.y > 0).length >= 2", "two rates")
+            self.assertEqual(self.browser.run(f"{chart.format(1)}.data.datasets[0].data.at(-1).y"), 75)
+            self.assertEqual(self.browser.run(f"{chart.format(2)}.data.datasets.map((d) => d.data.at(-1).y).slice(1)"), [2, 0])
+            self.assertEqual(self.browser.run(f"{chart.format(3)}.data.datasets.map((d) => d.data.at(-1).y)"), [3, 2])
+            self.assertEqual(self.browser.run("[...document.querySelectorAll('.figure b')].map((b) => b.textContent)").pop(), "3 + 2")
+            self.assertEqual(self.browser.run("document.querySelector('.sessions th[scope=row]').textContent"), evil)
+            self.assertIn("device 50%, memory 25%", self.browser.run("document.querySelector('.sessions tbody').textContent"))
+            self.browser.click(".sessions tbody button")
+            self.browser.until("document.querySelector('.sessions tbody') !== null")
+            time.sleep(0.2)
+            self.assertEqual([urllib.parse.unquote(path) for path in self.server.deleted], [f"/v1/triax/sessions/{evil}"])
+            self.browser.click("#tab-chat")
+            time.sleep(0.3)
+            before = self.readings
+            time.sleep(1.5)
+            self.assertEqual(self.readings, before, "nothing is read while nobody looks")
+        finally:
+            self.server.gets = {}
+
     def test_keys_lead_to_the_views(self):
         for digit, view in (("2", "live"), ("3", "axes"), ("1", "chat")):
             self.browser.key(digit, f"Digit{digit}", modifiers=1)
@@ -384,9 +427,125 @@ class PageTest(unittest.TestCase):
         self.assertEqual(self.browser.run(ground), light)
 
 
+class ServedTest(unittest.TestCase):
+    """The real server with the model that ships."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.process = subprocess.Popen(
+            [*SERVED, "--port", "0", "--threads", "1", "--log", "off"], stderr=subprocess.PIPE, text=True)
+        line = cls.process.stderr.readline()
+        found = re.search(r"(http://[^/]+/)", line)
+        if found is None:
+            raise unittest.SkipTest(f"no server: {line}{cls.process.stderr.read()}")
+        cls.url = found.group(1)
+        cls.browser = chromium.Chromium(PROGRAM)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.browser.close()
+        cls.process.terminate()
+        cls.process.wait(20)
+        cls.process.stderr.close()
+
+    def setUp(self):
+        self.browser.size(1200, 800)
+        self.browser.open(self.url)
+        self.browser.run("document.getElementById('new-chat').click()")
+        self.browser.run("localStorage.setItem('triax.settings', JSON.stringify({temperature: '0', max_tokens: '60'}))")
+        self.browser.open(self.url)
+        self.browser.problems.clear()
+
+    def tearDown(self):
+        self.assertEqual(self.browser.problems, [])
+        self.assertEqual([u for u in self.browser.requests if not u.startswith((self.url, "about:"))], [])
+
+    def ask(self, question):
+        self.browser.run("document.getElementById('draft').focus()")
+        self.browser.type(question)
+        self.browser.key("Enter")
+        self.browser.until("!document.body.classList.contains('busy') && document.querySelectorAll('.assistant .usage').length > 0", timeout=60)
+
+    def test_files_come_with_their_headers(self):
+        def get(path, **headers):
+            try:
+                return urllib.request.urlopen(urllib.request.Request(self.url + path, headers=headers), timeout=10)
+            except urllib.error.HTTPError as error:
+                return error
+        policy, files = page_files.load()
+        for path, (kind, source) in files.items():
+            with get(path.lstrip("/")) as plain, open(source, "rb") as file:
+                self.assertEqual(plain.read(), file.read(), path)
+                self.assertEqual(plain.headers["content-type"], kind)
+                self.assertEqual(plain.headers.get_all("content-security-policy"), [policy])
+                self.assertEqual(plain.headers.get_all("x-content-type-options"), ["nosniff"])
+        with get("", **{"accept-encoding": "gzip"}) as packed:
+            self.assertEqual(packed.headers["content-encoding"], "gzip")
+            self.assertIn(b"<title>Triax</title>", gzip.decompress(packed.read()))
+            tag = packed.headers["etag"]
+        with get("", **{"if-none-match": tag}) as same:
+            self.assertEqual((same.status, same.read()), (304, b""))
+
+    def test_a_chat_with_the_model(self):
+        self.ask("What is Debian?")
+        self.assertIn("free operating system", self.browser.run("document.querySelector('.prose').textContent"))
+        self.assertRegex(self.browser.run("document.querySelector('.usage').textContent"), r"^\d+ tokens in · .*\d+ out")
+        self.assertEqual(self.browser.run("document.getElementById('model').textContent"), "boot-k3")
+        self.assertRegex(self.browser.run("document.getElementById('fine-print').textContent"), r"^\d+ of [\d,]+ tokens of context$")
+        self.ask("Who are you?")
+        self.assertEqual(self.browser.run("document.querySelectorAll('.message').length"), 4)
+
+    def test_the_three_axes_of_an_answer(self):
+        self.browser.run("window.seen = []; const ask = window.fetch; window.fetch = async (...a) => { const r = await ask(...a); if (String(a[0]).endsWith('/axes')) seen.push(await r.clone().json()); return r; }")
+        self.ask("What is Debian?")
+        answer = self.browser.run("document.querySelector('.prose').textContent").strip()
+        self.browser.click(".assistant [aria-label='The three axes of this answer']")
+        self.browser.until("document.querySelectorAll('#view-axes canvas').length === 3", timeout=60)
+        axes = self.browser.run("seen[0]")
+        self.assertIn(answer, "".join(token["text"] for token in axes["tokens"]))
+        self.assertEqual(axes["depth"]["sources"], ["embedding", "layers 1–4", "layers 5–8", "layers 9–12"])
+        self.assertEqual(len(axes["depth"]["mixes"]), 25)
+        for mix in axes["depth"]["mixes"]:
+            for row in mix["weights"]:
+                self.assertAlmostEqual(sum(row), 1, delta=3e-4)
+        self.assertEqual([layer["layer"] for layer in axes["width"]["layers"]], list(range(1, 12)))
+        for layer in axes["width"]["layers"]:
+            self.assertEqual(sum(layer["load"]), 4 * len(axes["tokens"]))
+            for row in layer["weights"]:
+                self.assertAlmostEqual(sum(row), 1, delta=3e-4)
+        self.assertEqual([layer["layer"] for layer in axes["sequence"]["layers"] if layer["kind"] == "mla"], [3, 7, 11])
+        for layer in axes["sequence"]["layers"]:
+            if layer["kind"] == "kda":
+                self.assertEqual(sum(layer["histogram"]), 256)
+                self.assertLess(layer["p10"], layer["p90"])
+                self.assertGreater(layer["p10"], 0.138)  # ln 2 / 5: the gate's bound
+        # Pictures with something in them, and a token of its own.
+        colors = """(() => [...document.querySelectorAll('#view-axes canvas')].map((c) => {
+            const copy = new OffscreenCanvas(c.width, c.height).getContext('2d', {willReadFrequently: true});
+            copy.drawImage(c, 0, 0);
+            const all = copy.getImageData(0, 0, c.width, c.height).data;
+            const seen = {};
+            for (let i = 0; i < all.length; i += 4) { const key = all.slice(i, i + 4).join(); seen[key] = (seen[key] ?? 0) + 1; }
+            return seen; }))()"""
+        before = self.browser.run(colors)
+        self.assertTrue(all(len(seen) > 8 for seen in before))
+        self.browser.click(".token:nth-child(5)")
+        self.assertEqual(self.browser.run("document.querySelector('.token:nth-child(5)').getAttribute('aria-pressed')"), "true")
+        after = self.browser.run(colors)
+        self.assertNotEqual(after[0], before[0])  # depth: of this token
+        self.assertNotEqual(after[1], before[1])  # width: with its route
+        self.assertEqual(after[2], before[2])     # sequence: of all tokens
+
+
 if __name__ == "__main__":
     PROGRAM = chromium.find()
     if PROGRAM is None:
         print("skipped: there is no Chromium; apt-get install chromium-headless-shell")
         sys.exit(77)
+    SERVED = None
+    if len(sys.argv) > 2 and os.path.isfile(sys.argv[1]):
+        SERVED = [sys.argv[1], "serve", "--model", sys.argv[2]]
+        del sys.argv[1:3]
+    else:
+        ServedTest = None  # not found then
     unittest.main(verbosity=2)
