@@ -235,10 +235,12 @@ void add_contexts(const PlanSetup& setup, const PlanModel& planned, PlanReport* 
 }  // namespace
 
 void PlanStepFlags::add_calibration_to(CLI::App& command) {
-  command.add_option("--calibrate", calibrate,
-                     "measured kernels: a file or folder of lines as in bench/history, h200 (those "
-                     "that the program carries; their shares on other hardware, too), or none; "
-                     "default: those of the hardware, if there are");
+  command.add_option(
+      "--calibrate", calibrate,
+      "measured kernels: a file or folder of lines as in bench/history or of triax bench ops and "
+      "model --json, h200 (those "
+      "that the program carries; their shares on other hardware, too), or none; "
+      "default: those of the hardware, if there are");
   command.add_flag("--ideal", ideal, "rates of the data sheet, launches free");
 }
 

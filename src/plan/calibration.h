@@ -38,9 +38,9 @@ struct History {
   int64_t lines = 0, unused = 0;
 };
 
-/// Lines of JSON as in bench/history; lines of kernels that no operation uses are counted as
-/// unused. Errors     kDataLoss for a line that is no JSON object; kInvalidArgument names line and
-/// field: a
+/// Lines of JSON as in bench/history, or as `triax bench ops` and `model` print them; lines of
+/// kernels that no operation uses are counted as unused. Errors     kDataLoss for a line that is no
+/// JSON object; kInvalidArgument names line and field: a
 ///            time that is missing, not finite or not above 0, a shape that cannot be read
 Result<History> parse_history(std::string_view text, std::string_view source);
 

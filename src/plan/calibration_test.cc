@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
+#include <iterator>
 
 #include "plan/judge.h"
 
@@ -106,7 +108,31 @@ TEST(PlanHistory, LinesThatCannotBeAreErrorsByLineAndField) {
     EXPECT_NE(history.status().message().find(part), std::string::npos)
         << history.status().message();
   }
-  EXPECT_EQ(parse_history("\n{\"bench\":\"new kind\"}\n{\"case\":\"cpu\"}\n", "f")->unused, 2);
+  EXPECT_EQ(parse_history("\n{\"bench\":\"new kind\"}\n{\"case\":\"new kind\"}\n", "f")->unused, 2);
+}
+
+// `triax bench ops --json` and `triax bench model --json` of any machine calibrate a plan of it:
+// here the lines of the 2-core CPU.
+TEST(PlanCalibration, LinesOfTheBenchCommandsCount) {
+  std::ifstream file(std::string(TRIAX_SOURCE_DIR) + "/bench/history/2026-11-30-cpu.jsonl");
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  auto history = parse_history(text, "cpu");
+  ASSERT_TRUE(history.ok()) << history.status().message();
+  EXPECT_GE(history->kernels.size(), 15u);
+  ASSERT_EQ(history->models.size(), 12u);
+  EXPECT_EQ(history->models[0].layers, 8);
+  EXPECT_NEAR(history->models[0].seconds, 1 / 33.4746, 1e-5);
+  EXPECT_NEAR(history->models[2].seconds, 1.83368, 1e-4);
+  const auto calibration =
+      std::make_shared<const Calibration>(std::move(*history), *named_hardware("cpu"));
+  const std::vector<JudgedModel> models = judge_models(calibration, fit_shares(calibration));
+  ASSERT_EQ(models.size(), 12u);
+  // The first four have the activations and instruction set of the lines of operations. Small
+  // operations were timed with their operands in the cache, so the sum is too low.
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_GT(models[i].ratio(), 0.7) << i;
+    EXPECT_LT(models[i].ratio(), 1.05) << i;
+  }
 }
 
 TEST(PlanHardware, AFileIsReadAndWrongFieldsAreErrorsByName) {

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 
+#include "checkpoint/shapes.h"
 #include "plan/calibration.h"
 #include "plan/json_reader.h"
 #include "plan/weights.h"
@@ -33,6 +34,11 @@ std::optional<Format> format_named(std::string_view name) {
   return std::nullopt;
 }
 
+std::string text_of(const Json& object, const char* name) {
+  const auto it = object.find(name);
+  return it != object.end() && it->is_string() ? it->get<std::string>() : std::string();
+}
+
 class Reader {
  public:
   Reader(std::string_view source, History* history) : source_(source), history_(history) {}
@@ -44,13 +50,10 @@ class Reader {
       return object.status();
     }
     ++history_->lines;
-    const auto bench = object->find("bench");
-    if (bench == object->end() || !bench->is_string()) {
-      ++history_->unused;  // lines of `triax bench` on a CPU name a case instead
-      return {};
-    }
-    bench_ = bench->get<std::string>();
-    if (const std::optional<Status> status = read(*object)) {
+    bench_ = text_of(*object, "bench");
+    const std::optional<Status> status =
+        bench_.empty() ? read_case(*object, text_of(*object, "case")) : read(*object);
+    if (status) {
       return *status;
     }
     ++history_->unused;
@@ -66,7 +69,7 @@ class Reader {
     if (bench_ == "kda_prefill") {
       return kda_prefill(object);
     }
-    const std::string shape = text(object, "shape");
+    const std::string shape = text_of(object, "shape");
     if (bench_ == "linear_decode" || bench_ == "linear_rows" || bench_ == "linear_lt" ||
         bench_ == "linear_mxfp4") {
       return linear(object, bench_ == "linear_mxfp4" ? "mxfp4 " + shape : shape);
@@ -89,9 +92,88 @@ class Reader {
     return std::nullopt;
   }
 
-  static std::string text(const Json& object, const char* name) {
-    const auto it = object.find(name);
-    return it != object.end() && it->is_string() ? it->get<std::string>() : std::string();
+  /// A line of `triax bench ops|model --json`; `what` is its case.
+  std::optional<Status> read_case(const Json& object, const std::string& what) {
+    bench_ = "case";
+    if (what.starts_with("decode") || what.starts_with("prefill")) {
+      return model_case(object, what);
+    }
+    const auto config = checkpoint::named_shape(text_of(object, "shape"), {});
+    if (!config.ok()) {
+      return std::nullopt;
+    }
+    const Result<double> seconds = number(object, "seconds_median", 1e-9);
+    if (!seconds.ok()) {
+      return seconds.status();
+    }
+    return operation_case(*config, what, Json{{"us", 1e6 * *seconds}});
+  }
+
+  /// Tokens a second, of all sequences, into the time of a step or a prompt.
+  Status model_case(const Json& object, const std::string& what) {
+    const Result<double> rate = number(object, "tokens_per_second", 1e-6);
+    if (!rate.ok()) {
+      return rate.status();
+    }
+    double batch = 1, tokens = 0;
+    if (std::sscanf(what.c_str(), "prefill %lf", &tokens) == 1) {
+      batch = tokens;
+    } else if (std::sscanf(what.c_str(), "decode %lf after", &batch) != 1) {
+      batch = 1;
+    }
+    Json line = object;
+    line["us"] = 1e6 * batch / *rate;
+    return model(line);
+  }
+
+  std::optional<Status> operation_case(const checkpoint::ModelConfig& config,
+                                       const std::string& what, const Json& line) {
+    const char* c = what.c_str();
+    const auto d = static_cast<double>(config.hidden);
+    double a = 0, b = 0, t = 0;
+    char format[9] = "";
+    if (std::sscanf(c, "linear %8s [%lf x %lf] T=%lf", format, &a, &b, &t) == 4) {
+      return linear(line, fmt::format("{} {}x{} T={}", format, a, b, t));
+    }
+    if (std::sscanf(c, "rms_norm T=%lf", &t) == 1) {
+      return add(line, Kernel::kElementwise, Format::kBf16, "case " + what, 4 * t * d, 8 * t * d);
+    }
+    if (std::sscanf(c, "attn_res of %lf sources T=%lf", &a, &t) == 2) {
+      return add(line, Kernel::kAttnRes, Format::kBf16, "case " + what, 4 * t * a * d,
+                 4 * t * (a + 1) * d);
+    }
+    if (std::sscanf(c, "latent_moe %lf of %lf T=%lf", &a, &b, &t) == 3) {
+      // The routed experts with router and shared expert, which are a small part of it.
+      const auto io = static_cast<double>(config.expert_io());
+      const auto width = static_cast<double>(config.moe.width);
+      const double other = static_cast<double>(config.moe.shared_width()) * 3 * d +
+                           static_cast<double>(config.moe.experts) * d;
+      return add(line, Kernel::kExperts, Format::kMxfp4, "case " + what,
+                 t * (a * 6 * io * width + 2 * other),
+                 visited_experts(config, t) * 3 * io * width * format_bytes(Format::kMxfp4) +
+                     other * format_bytes(Format::kInt8));
+    }
+    if (what.starts_with("kda") && std::sscanf(tail_from(what, " H="), " H=%lf", &a) == 1 &&
+        std::sscanf(tail_from(what, " T="), " T=%lf", &t) == 1) {
+      const auto dim = static_cast<double>(config.kda.head_dim);
+      return t == 1 ? add(line, Kernel::kKdaDecode, Format::kBf16, "case " + what,
+                          a * kda_decode_flops(dim), a * kda_decode_bytes(dim, 4))
+                    : add(line, Kernel::kKdaPrefill, Format::kBf16, "case " + what,
+                          t * a * kda_chunk_flops(16, dim) / 16, t * a * kda_fused_bytes(dim));
+    }
+    if (what.starts_with("mla") && std::sscanf(tail_from(what, " H="), " H=%lf", &a) == 1 &&
+        std::sscanf(tail_from(what, " T="), " T=%lf after %lf", &t, &b) == 2) {
+      bench_ = t == 1 ? "mla_decode" : "mla_prefill";
+      return mla(line, t == 1 ? fmt::format("B=1 L={} H={} T=1", b + 1, a)
+                              : fmt::format("N=1 start={} T={} H={}", b, t, a));
+    }
+    return std::nullopt;
+  }
+
+  /// What follows the first `mark`, with it; empty without.
+  static const char* tail_from(const std::string& text, const char* mark) {
+    const size_t at = text.find(mark);
+    return at == text.npos ? "" : text.c_str() + at;
   }
 
   Result<double> number(const Json& object, const char* name, double least) const {
@@ -157,7 +239,7 @@ class Reader {
       }
       *value = *read;
     }
-    if (text(object, "gates") != "normal") {
+    if (text_of(object, "gates") != "normal") {
       ++history_->unused;
       return {};
     }
@@ -249,10 +331,10 @@ class Reader {
 
   /// "kimi-linear-48b int8 mxfp4, decode 32 after 4096", or with the parts in fields of their own.
   Status model(const Json& object) {
-    std::string shape = text(object, "shape"), what = text(object, "case");
+    std::string shape = text_of(object, "shape"), what = text_of(object, "case");
     MeasuredModel line;
-    line.experts = text(object, "experts");
-    line.dense = text(object, "dense");
+    line.experts = text_of(object, "experts");
+    line.dense = text_of(object, "dense");
     if (what.empty()) {
       char name[65] = "", dense[9] = "", experts[9] = "", rest[65] = "";
       if (std::sscanf(shape.c_str(), "%64s %8s %8[^,], %64[^\n]", name, dense, experts, rest) !=
