@@ -104,6 +104,32 @@ Result<std::unique_ptr<engine::Engine>> EngineFlags::open() const {
   return engine;
 }
 
+void add_draft_flags(CLI::App& command, std::string* directory, int64_t* layers) {
+  command.add_option("--draft-model", *directory,
+                     "a model of the same vocabulary that guesses; the model verifies");
+  command
+      .add_option("--draft-layers", *layers,
+                  "only the draft model's first layers; 0: all. With the model's own folder it is "
+                  "a part of itself that guesses")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 20))
+      ->capture_default_str();
+}
+
+Result<std::unique_ptr<engine::Engine>> open_draft(const EngineFlags& model,
+                                                   const std::string& directory, int64_t layers,
+                                                   int64_t sequences) {
+  if (directory.empty()) {
+    return std::unique_ptr<engine::Engine>();
+  }
+  Result<engine::EngineOptions> options = model.options();
+  if (!options.ok()) {
+    return options.status();
+  }
+  options->layers = layers;
+  options->sequences = 2 * sequences;
+  return engine::Engine::open(directory, *options);
+}
+
 void SamplingFlags::add_to(CLI::App& command) {
   command
       .add_option("-n,--max-tokens", max_tokens,

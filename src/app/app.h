@@ -50,6 +50,14 @@ struct EngineFlags {
   Result<std::unique_ptr<engine::Engine>> open() const;
 };
 
+/// --draft-model and --draft-layers.
+void add_draft_flags(CLI::App& command, std::string* directory, int64_t* layers);
+/// The draft's engine, with the model's settings and room for so many sequences that draft at once;
+/// null without a directory.
+Result<std::unique_ptr<engine::Engine>> open_draft(const EngineFlags& model,
+                                                   const std::string& directory, int64_t layers,
+                                                   int64_t sequences);
+
 /// --max-tokens, --temperature, --top-p, ...: defaults come from the model's generation_config.
 struct SamplingFlags {
   double temperature = -1.0;  // < 0: the model's own, else 1

@@ -92,6 +92,14 @@ Result<std::unique_ptr<BatchEngine>> BatchEngine::create(Engine& engine,
     return memory.status();
   }
   std::unique_ptr<BatchEngine> made(new BatchEngine(engine, options));
+  if (options.draft != nullptr) {
+    Result<std::unique_ptr<DraftModel>> draft =
+        DraftModel::create(*options.draft, engine.config().vocab);
+    if (!draft.ok()) {
+      return draft.status();
+    }
+    made->draft_ = std::move(*draft);
+  }
   made->memory_ = std::move(*memory);
   made->scheduler_ = std::make_unique<sched::Scheduler>(options.sched, made->memory_.get());
   return made;
@@ -231,6 +239,9 @@ void BatchEngine::sweep() {
   std::erase_if(sequences_, [&](const auto& entry) {
     if (entry.second->ended) {
       memory_->remove(entry.first);
+      if (draft_ != nullptr) {
+        draft_->forget(entry.first);
+      }
     }
     return entry.second->ended;
   });

@@ -11,6 +11,7 @@
 
 #include "base/status.h"
 #include "dense/sampling/sampling.h"
+#include "engine/draft_model.h"
 #include "engine/engine.h"
 #include "engine/prompt_lookup.h"
 #include "engine/sequence_memory.h"
@@ -28,7 +29,10 @@ struct BatchOptions {
   TierOptions tiers = {};        // below that memory; fingerprint 0: the engine's
   sched::Options sched = {};
   int64_t drafting_max = 8;  // sequences that may draft in one step; each needs a state of its own
-  bool poison = false;       // freed memory becomes NaN: for tests
+  /// A model that drafts for requests which bring no drafter, see DraftModel; null: prompt lookup.
+  /// Outlives the batch engine. An error of it ends its drafts, not the requests.
+  Engine* draft = nullptr;
+  bool poison = false;  // freed memory becomes NaN: for tests
 };
 
 /// What may follow `tokens`, at most `count` of them.
@@ -42,7 +46,7 @@ struct BatchRequest {
   int32_t choices = 1;            // answers; the i-th draws with the seed sampling.seed + i
   int64_t draft_tokens = 0;       // > 0: up to so many tokens are guessed and verified together;
                                   // changes the speed, not the answer
-  Drafter drafter = {};           // guesses; empty: prompt lookup
+  Drafter drafter = {};           // guesses; empty: the draft model, else prompt lookup
   /// The form that each answer has (its stop tokens should be among stop_ids); empty: free. Costs
   /// time on the host, not steps.
   std::shared_ptr<const text::Constraint> constraint = {};
@@ -129,6 +133,8 @@ class BatchEngine {
   const BatchCounters& counters() const { return counters_; }
   const sched::Scheduler& scheduler() const { return *scheduler_; }
   const SequenceMemory& memory() const { return *memory_; }
+  /// Why the draft model drafts no more.
+  const Status& draft_status() const { return draft_status_; }
 
   /// Compares all books: for tests and idle moments.
   Status self_check() const;
@@ -142,6 +148,8 @@ class BatchEngine {
   Sequence& add_sequence(std::shared_ptr<const BatchRequest> request, RequestId id, int32_t choice);
   sched::Submission enqueue(Sequence& sequence, double now_s);
   void propose_drafts();
+  void draft_together(std::vector<DraftModel::Proposal> proposals);
+  bool take_draft(Sequence& sequence, std::vector<int32_t> draft);
   void report_plan(const sched::Plan& plan);
   std::vector<Work> prepare(const sched::Plan& plan);
   void mark(Work& work);
@@ -162,6 +170,8 @@ class BatchEngine {
   Engine& engine_;
   BatchOptions options_;
   std::unique_ptr<SequenceMemory> memory_;
+  std::unique_ptr<DraftModel> draft_;
+  Status draft_status_;
   std::unique_ptr<sched::Scheduler> scheduler_;
   model::DecodeGraphs graphs_;
   model::ForwardOptions forward_;

@@ -32,6 +32,7 @@ sched::Outcome failed(const sched::Piece& piece) {
 
 void BatchEngine::propose_drafts() {
   int64_t left = options_.drafting_max;
+  std::vector<DraftModel::Proposal> proposals;
   for (const auto& [id, sequence] : sequences_) {
     sequence->draft.clear();
     if (!sequence->decoding || sequence->request->draft_tokens == 0 || left == 0) {
@@ -40,18 +41,44 @@ void BatchEngine::propose_drafts() {
     const auto lag = memory_->tokens(id).size() - memory_->state(id).tokens().size();
     const int64_t count = sequence->draft_length.length();
     const Drafter& drafter = sequence->request->drafter;
-    if (lag <= kLagMax) {
-      sequence->draft =
-          drafter ? drafter(memory_->tokens(id), count) : sequence->lookup.propose(count);
+    if (lag > kLagMax) {
+      continue;
     }
-    if (sequence->form) {
-      sequence->form->keep_possible(sequence->draft);
-    }
-    if (!sequence->draft.empty()) {
-      scheduler_->draft(id, static_cast<int64_t>(sequence->draft.size()));
+    if (draft_ != nullptr && !drafter) {
+      proposals.push_back({id, memory_->tokens(id), count, sequence->sampler});
+      --left;
+    } else if (take_draft(*sequence, drafter ? drafter(memory_->tokens(id), count)
+                                             : sequence->lookup.propose(count))) {
       --left;
     }
   }
+  draft_together(std::move(proposals));
+}
+
+void BatchEngine::draft_together(std::vector<DraftModel::Proposal> proposals) {
+  if (proposals.empty()) {
+    return;
+  }
+  draft_status_ = draft_->propose(proposals);
+  if (!draft_status_.ok()) {
+    draft_.reset();
+    return;
+  }
+  for (DraftModel::Proposal& proposal : proposals) {
+    take_draft(*sequences_.at(proposal.id), std::move(proposal.draft));
+  }
+}
+
+/// What of it can be the answer's form is verified in the next step. Returns whether anything is.
+bool BatchEngine::take_draft(Sequence& sequence, std::vector<int32_t> draft) {
+  sequence.draft = std::move(draft);
+  if (sequence.form) {
+    sequence.form->keep_possible(sequence.draft);
+  }
+  if (!sequence.draft.empty()) {
+    scheduler_->draft(sequence.id, static_cast<int64_t>(sequence.draft.size()));
+  }
+  return !sequence.draft.empty();
 }
 
 /// Remembers the state before a draft, or does without the draft.
@@ -180,6 +207,7 @@ sched::Outcome BatchEngine::sample(Work& work, ConstTensorView rows) {
       std::span(work.tokens).last(static_cast<size_t>(work.drafted));
   int64_t drawn = 0;
   int64_t accepted = 0;
+  sequence.usage.drafted_tokens += work.drafted;  // before the token that may end the answer
   for (;; ++row) {
     const Result<dense::SampledToken> token =
         work.on_device ? work.take_sample(drawn) : sequence.sampler.sample(row_of(rows, row));
@@ -191,6 +219,7 @@ sched::Outcome BatchEngine::sample(Work& work, ConstTensorView rows) {
         accepted < work.drafted && token->id == draft[static_cast<size_t>(accepted)];
     ++drawn;
     accepted += as_drafted ? 1 : 0;
+    sequence.usage.accepted_tokens += as_drafted ? 1 : 0;
     if (!take_token(sequence, *token) || !as_drafted) {
       break;
     }
@@ -198,8 +227,6 @@ sched::Outcome BatchEngine::sample(Work& work, ConstTensorView rows) {
   sequence.decoding = !sequence.ended;
   if (work.drafted > 0) {
     sequence.draft_length.observe(work.drafted, accepted);
-    sequence.usage.drafted_tokens += work.drafted;
-    sequence.usage.accepted_tokens += accepted;
     counters_.drafted_tokens += work.drafted;
     counters_.accepted_tokens += accepted;
   }

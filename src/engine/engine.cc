@@ -22,9 +22,10 @@ Status validate(const EngineOptions& options) {
     return Status::invalid_argument(fmt::format("this CPU does not run {}; its best is {}",
                                                 isa_name(options.isa), isa_name(best_isa())));
   }
-  if (options.prefill_chunk < 1 || options.sequences < 1 || options.context_tokens < 0) {
+  if (options.prefill_chunk < 1 || options.sequences < 1 || options.context_tokens < 0 ||
+      options.layers < 0) {
     return Status::invalid_argument(
-        "prefill chunk and sequences must be at least 1, context tokens at least 0");
+        "prefill chunk and sequences must be at least 1, context tokens and layers at least 0");
   }
   return {};
 }
@@ -125,6 +126,11 @@ Result<std::unique_ptr<Engine>> Engine::open(const std::string& directory,
   Result<model::ModelWeights> weights = model::bind_weights(checkpoint);
   if (!weights.ok()) {
     return weights.status();
+  }
+  if (const auto layers = static_cast<size_t>(options.layers);
+      options.layers > 0 && layers < weights->layers.size()) {
+    weights->layers.resize(layers);
+    weights->config.layers.resize(layers);
   }
   Result<std::unique_ptr<Engine>> engine = create(std::move(*weights), options, upload);
   if (!engine.ok()) {

@@ -25,6 +25,7 @@ struct EngineOptions {
   int64_t sequences = 4;        // sequence slots
   int64_t context_tokens = 0;   // latents of all sequences; 0: min(model's limit, 32,768)
   int64_t prefill_chunk = 512;  // tokens of a prompt that one step takes
+  int64_t layers = 0;           // > 0: only the first so many, as a draft of the whole model
   dense::Activations experts = dense::Activations::kF32;
   dense::Activations dense = dense::Activations::kF32;
 };

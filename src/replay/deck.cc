@@ -37,18 +37,18 @@ Play Deck::draw_inside(double low, double high) {
 }
 
 PlayKeys::PlayKeys(const Play& play)
-    : play_(&play), paths_(static_cast<size_t>(play.trace->agents)) {
+    : play_(&play), paths_(static_cast<size_t>(play.trace->agents), KeyPath(play.number)) {
   for (int32_t i = 0; i < play.warm_up; ++i) {
     const TraceRequest& request = play.trace->requests[static_cast<size_t>(i)];
     paths_[static_cast<size_t>(request.agent)].advance(*play.trace, i);
   }
 }
 
-void PlayKeys::keys_of(int32_t index, std::vector<cache::Key>* out) {
+std::span<const cache::Key> PlayKeys::keys_of(int32_t index) {
   const TraceRequest& request = play_->trace->requests[static_cast<size_t>(index)];
   KeyPath& path = paths_[static_cast<size_t>(request.agent)];
   path.advance(*play_->trace, index);
-  path.copy(*play_->trace, play_->number, out);
+  return path.keys();
 }
 
 }  // namespace triax::replay

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/rng.h"
@@ -43,8 +44,8 @@ class Deck {
 class PlayKeys {
  public:
   explicit PlayKeys(const Play& play);
-  /// Request `index`'s names; each agent's requests in order.
-  void keys_of(int32_t index, std::vector<cache::Key>* out);
+  /// Request `index`'s names, until the agent's next; each agent's requests in order.
+  std::span<const cache::Key> keys_of(int32_t index);
 
  private:
   const Play* play_;

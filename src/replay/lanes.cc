@@ -88,7 +88,8 @@ void Lanes::send(int number, int32_t index, double at_s, bool warm_up) {
                   .index = index,
                   .warm_up = warm_up,
                   .keys = {}};
-  lanes_[static_cast<size_t>(number)]->keys->keys_of(index, &sending.keys);
+  const auto keys = lanes_[static_cast<size_t>(number)]->keys->keys_of(index);
+  sending.keys.assign(keys.begin(), keys.end());
   sendings_.push(std::move(sending));
 }
 

@@ -36,7 +36,6 @@ struct Flight {
   bool held = false;
   int32_t lane = 0;
   int32_t index = 0;
-  std::vector<Key> keys;
 };
 
 struct Event {
@@ -127,8 +126,7 @@ class Recorded {
     Flight& flight = flights_[static_cast<size_t>(id)];
     flight.lane = number;
     flight.index = index;
-    lane.keys->keys_of(index, &flight.keys);
-    const int64_t resumed = hold(lane, request, &flight);
+    const int64_t resumed = hold(lane, request, lane.keys->keys_of(index), &flight);
     ++begun_;
     if (!warm_up) {
       count(request, resumed, flight.held);
@@ -157,9 +155,10 @@ class Recorded {
   }
 
   // Begins the request in the cache and takes its checkpoints; returns what it resumed.
-  int64_t hold(const Lane& lane, const TraceRequest& request, Flight* flight) {
+  int64_t hold(const Lane& lane, const TraceRequest& request, std::span<const Key> keys,
+               Flight* flight) {
     cache::Prompt prompt;
-    prompt.blocks = flight->keys;
+    prompt.blocks = keys;
     prompt.tokens = request.prompt_tokens;
     const uint64_t session = lane.play.trace->open ? 0 : lane.play.session(request.agent);
     flight->held = false;

@@ -26,15 +26,14 @@ TEST(Recorded, UnlimitedPromptEndsMatchTheDefinition) {
   const RecordedResult result =
       replay(traces, small_config("prompt-end", int64_t{1} << 40), options);
   std::vector<std::vector<cache::Key>> prompts;
-  std::vector<KeyPath> paths(static_cast<size_t>(traces[0].agents));
+  std::vector<KeyPath> paths(static_cast<size_t>(traces[0].agents), KeyPath(1));
   int64_t expected = 0;
   int64_t possible = 0;
   for (int32_t i = 0; i < std::ssize(traces[0].requests); ++i) {
     const TraceRequest& request = traces[0].requests[static_cast<size_t>(i)];
     KeyPath& path = paths[static_cast<size_t>(request.agent)];
     path.advance(traces[0], i);
-    std::vector<cache::Key> keys;
-    path.copy(traces[0], 1, &keys);
+    std::vector<cache::Key> keys = path.keys();
     int64_t best = 0;
     int64_t seen = 0;
     const int64_t limit = (request.prompt_tokens - 1) / 64;

@@ -20,7 +20,8 @@ std::vector<std::vector<Key>> names(const Trace& trace) {
   PlayKeys keys(play);
   std::vector<std::vector<Key>> out(trace.requests.size());
   for (int32_t i = 0; i < std::ssize(out); ++i) {
-    keys.keys_of(i, &out[static_cast<size_t>(i)]);
+    const auto own = keys.keys_of(i);
+    out[static_cast<size_t>(i)].assign(own.begin(), own.end());
   }
   return out;
 }

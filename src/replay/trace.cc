@@ -108,23 +108,19 @@ void cut_gaps(double gap_s_max, Trace* trace) {
   }
 }
 
+KeyPath::KeyPath(uint64_t play) : mark_(play == 0 ? 0 : Rng(play).next()) {}
+
 void KeyPath::advance(const Trace& trace, int32_t index) {
   const TraceRequest& request = trace.requests[static_cast<size_t>(index)];
   const auto kept = static_cast<size_t>(request.kept);
   const auto blocks = static_cast<size_t>(request.blocks);
+  const auto common = static_cast<size_t>(trace.common_blocks);
   check(kept <= keys_.size(), "an agent's requests come in order");
   keys_.resize(kept);
   const auto from = trace.keys.begin() + static_cast<std::ptrdiff_t>(request.key);
   keys_.insert(keys_.end(), from, from + static_cast<std::ptrdiff_t>(blocks - kept));
-}
-
-void KeyPath::copy(const Trace& trace, uint64_t play, std::vector<Key>* out) const {
-  const size_t common = std::min(static_cast<size_t>(trace.common_blocks), keys_.size());
-  const uint64_t mark = Rng(play).next();
-  out->resize(keys_.size());
-  std::copy_n(keys_.begin(), common, out->begin());
-  for (size_t i = common; i < keys_.size(); ++i) {
-    (*out)[i] = {keys_[i].low ^ mark, keys_[i].high};
+  for (size_t i = std::max(kept, common); i < blocks; ++i) {
+    keys_[i].low ^= mark_;
   }
 }
 

@@ -77,18 +77,19 @@ class TraceBuilder {
 void cut_gaps(double gap_s_max, Trace* trace);
 
 /// The block names of one agent's requests, one after the other, as one play of the trace sees
-/// them.
+/// them: those beyond the common blocks are changed to be of this play alone.
 class KeyPath {
  public:
+  /// 0: the names as they are in the trace.
+  explicit KeyPath(uint64_t play = 0);
+
   /// Goes to request `index`, which is the agent's first or the next after the one before.
   void advance(const Trace& trace, int32_t index);
 
-  /// The names, those beyond the common blocks changed to be of this play alone.
-  void copy(const Trace& trace, uint64_t play, std::vector<cache::Key>* out) const;
-  /// The names as they are in the trace.
   const std::vector<cache::Key>& keys() const { return keys_; }
 
  private:
+  uint64_t mark_;
   std::vector<cache::Key> keys_;
 };
 

@@ -169,12 +169,10 @@ TEST(Trace, NamesArePrefixesAndPlaysShareOnlyWhatIsCommon) {
   } while (again.trace != first.trace);
   PlayKeys keys(first);
   PlayKeys other(again);
-  std::vector<cache::Key> a;
-  std::vector<cache::Key> b;
   const Trace& trace = *first.trace;
   for (int32_t i = 0; i < std::ssize(trace.requests); ++i) {
-    keys.keys_of(i, &a);
-    other.keys_of(i, &b);
+    const auto a = keys.keys_of(i);
+    const auto b = other.keys_of(i);
     ASSERT_EQ(a.size(), static_cast<size_t>(trace.requests[static_cast<size_t>(i)].blocks));
     const auto same = std::mismatch(a.begin(), a.end(), b.begin()).first - a.begin();
     EXPECT_EQ(same, std::min<int64_t>(trace.common_blocks, std::ssize(a)));

@@ -26,6 +26,8 @@ struct Flags {
   int64_t running = 16;
   int64_t step_tokens = 512;
   int64_t draft = 0;
+  std::string draft_model;
+  int64_t draft_layers = 0;
   double think = 0.0;
   std::string policy = "value";
   double residency = 0.0;
@@ -188,7 +190,8 @@ class Conversations {
   Measured out_;
 };
 
-Result<Measured> measure(const Flags& flags, engine::Engine& engine, bool reuse) {
+Result<Measured> measure(const Flags& flags, engine::Engine& engine, engine::Engine* draft,
+                         bool reuse) {
   engine::BatchOptions options;
   if (reuse) {
     Result<engine::TierOptions> tiers = flags.tiers.options();
@@ -197,6 +200,7 @@ Result<Measured> measure(const Flags& flags, engine::Engine& engine, bool reuse)
     }
     options.tiers = std::move(*tiers);
   }
+  options.draft = draft;
   options.memory_bytes = static_cast<int64_t>(flags.memory);
   options.policy = flags.policy;
   options.reuse = reuse;
@@ -280,6 +284,11 @@ void print(const Flags& flags, bool reuse, const Measured& m) {
              reuse ? flags.policy : "without", requests, tokens, m.counters.computed_tokens, hit,
              possible, first.median, first.p90, m.mismatches, m.compared);
   fmt::print("  {:.1e}, {} near ties\n", static_cast<double>(m.largest), m.near_ties);
+  if (m.counters.drafted_tokens > 0) {
+    fmt::print("{:<14} {} of {} drafted tokens accepted, {:.2f} answer tokens a step\n", "",
+               m.counters.accepted_tokens, m.counters.drafted_tokens,
+               static_cast<double>(m.answer_tokens) / static_cast<double>(m.counters.steps));
+  }
   print_tiers(m.memory);
 }
 
@@ -315,13 +324,18 @@ int run(const Flags& flags) {
         fmt::format("conversations of {} tokens exceed the context of {}; raise --context", longest,
                     (*engine)->context_tokens())));
   }
+  Result<std::unique_ptr<engine::Engine>> draft = open_draft(
+      flags.engine, flags.draft_model, flags.draft_layers, engine::BatchOptions().drafting_max);
+  if (!draft.ok()) {
+    return fail(draft.status());
+  }
   if (!flags.json) {
     fmt::print("{:<14} {:>8} {:>10} {:>10} {:>8} {:>9} {:>10} {:>10} {:>7}\n", "kept", "req/s",
                "tokens/s", "computed", "hits", "possible", "first p50", "first p90",
                "wrong, largest difference of log-probabilities");
   }
   for (const bool reuse : {true, false}) {
-    const Result<Measured> measured = measure(flags, **engine, reuse);
+    const Result<Measured> measured = measure(flags, **engine, draft->get(), reuse);
     if (!measured.ok()) {
       return fail(measured.status());
     }
@@ -355,7 +369,9 @@ void add_bench_serve(CLI::App& bench, int* exit_code) {
   count("--answer", flags->answer, "tokens of an answer", 1);
   count("--running", flags->running, "requests that run at once", 1);
   count("--step-tokens", flags->step_tokens, "tokens of a step, prompts and answers together", 65);
-  count("--draft", flags->draft, "tokens guessed by prompt lookup; 0: none", 0);
+  count("--draft", flags->draft,
+        "tokens guessed, by the draft model if there is one, else by prompt lookup; 0: none", 0);
+  add_draft_flags(*sub, &flags->draft_model, &flags->draft_layers);
   sub->add_option("--memory", flags->memory, "for pages and states, say 256MB or 45GB")
       ->transform(CLI::AsSizeValue(true))
       ->capture_default_str();
