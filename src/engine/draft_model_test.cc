@@ -144,7 +144,7 @@ TEST(DraftModel, ManyAtOnceUnderPressure) {
   const auto target = engine_of(faint_weights(4));
   const auto part = engine_of(faint_weights(2), 6);
   BatchOptions options = options_with(part.get());
-  options.memory_bytes = 2 * BatchRunner(*target, options).batch().memory().bytes(200);
+  options.memory_bytes = 3 * BatchRunner(*target, options).batch().memory().bytes(64);
   options.sched.sequences_max = 8;
   options.sched.headroom_tokens = 1;  // who grows by a page may have to give way
   BatchRunner runner(*target, options);
