@@ -139,19 +139,19 @@ TEST(DraftModel, ALongPromptIsReadInPieces) {
   EXPECT_LT(answer.usage.accepted_tokens, 24);  // the first tokens came before it had caught up
 }
 
-// Cancels in every phase, preemption, several answers, and room for half of the sequences' drafts.
+// Cancels in every phase, several answers, little memory, and room for few of the sequences'
+// drafts.
 TEST(DraftModel, ManyAtOnceUnderPressure) {
   const auto target = engine_of(faint_weights(4));
   const auto part = engine_of(faint_weights(2), 6);
   BatchOptions options = options_with(part.get());
   options.memory_bytes = 3 * BatchRunner(*target, options).batch().memory().bytes(64);
   options.sched.sequences_max = 8;
-  options.sched.headroom_tokens = 1;  // who grows by a page may have to give way
+  options.sched.headroom_tokens = 1;
   BatchRunner runner(*target, options);
   Rng rng(17);
   std::vector<std::pair<RequestId, BatchRequest>> asked;
   std::vector<RequestId> cancelled;
-  int64_t preemptions = 0;
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     BatchRequest request =
         request_of(seed, rng.below(2) == 0 ? 0.0f : 0.8f, static_cast<int64_t>(rng.below(6)), 40);
@@ -174,11 +174,9 @@ TEST(DraftModel, ManyAtOnceUnderPressure) {
     }
     for (int32_t choice = 0; choice < request.choices; ++choice) {
       expect_same(runner.answer(id, choice), cold_answer(*target, request, choice));
-      preemptions += runner.answer(id, choice).usage.preemptions;
     }
   }
   EXPECT_GT(cancelled.size(), 2u);
-  EXPECT_GT(preemptions, 0);
   EXPECT_GT(runner.batch().counters().accepted_tokens, 0);
   EXPECT_LT(runner.batch().counters().accepted_tokens, runner.batch().counters().drafted_tokens);
   EXPECT_EQ(part->pool().slots_free(), 6);  // nothing is held for who has ended
