@@ -12,11 +12,14 @@ const sessions_every = 2; // readings
 let chart_library;
 const load_charts = () => (chart_library ??= import("./lib/chart.js").then(() => globalThis.Chart));
 
+/// As /metrics and /v1/triax/sessions call them, and as people do.
+const tier_names = { device: "device", ram: "memory", ssd: "SSD", shared: "shared" };
+
 /// What is drawn; `series`: labels of its lines.
 const plots = [
   { id: "tokens", title: "Tokens a second", unit: "", series: ["generated", "prompt computed", "prompt cached"] },
   { id: "hits", title: "Hit rate of prompts", unit: "%", series: ["last 30 s", "since the start"], most: 100 },
-  { id: "residency", title: "Kept for later, by tier, MiB", unit: "", series: ["device", "memory", "SSD"], stacked: true },
+  { id: "residency", title: "Kept for later, by tier, MiB", unit: "", series: Object.values(tier_names), stacked: true },
   { id: "queue", title: "Requests", unit: "", series: ["running", "waiting"], whole: true },
 ];
 
@@ -87,7 +90,7 @@ export class Live {
   recolor() {
     const style = getComputedStyle(document.documentElement);
     const color = (name) => style.getPropertyValue(name).trim();
-    const lines = [color("--accent"), color("--second"), color("--third")];
+    const lines = ["--accent", "--second", "--third", "--fourth"].map(color);
     for (const chart of Object.values(this.charts)) {
       chart.data.datasets.forEach((set, i) => {
         set.borderColor = lines[i];
@@ -132,7 +135,7 @@ export class Live {
       generated: sum(samples, "triax_generated_tokens_total") ?? 0,
       running: sum(samples, "triax_requests_running") ?? 0,
       waiting: sum(samples, "triax_requests_waiting") ?? 0,
-      tiers: by(samples, "triax_cache_bytes", "tier"),
+      tiers: by(samples.filter((s) => s.labels.class !== "running"), "triax_cache_bytes", "tier"),
     });
     if (this.readings.length > points_max) this.readings.shift();
     this.draw();
@@ -160,7 +163,7 @@ export class Live {
     this.fill("tokens", points((_, i) => this.rate(i, "generated")), points((_, i) => this.rate(i, "computed")), points((_, i) => this.rate(i, "cached")));
     this.fill("hits", points((_, i) => this.hits(i, 30)), points(total));
     const mib = (tier) => points((r) => (r.tiers[tier] ?? 0) / 2 ** 20);
-    this.fill("residency", mib("device"), mib("ram"), mib("ssd"));
+    this.fill("residency", ...Object.keys(tier_names).map(mib));
     this.fill("queue", points((r) => r.running), points((r) => r.waiting));
     const last = this.readings.length - 1;
     const kept = Object.values(now.tiers).reduce((a, b) => a + b, 0);
@@ -222,16 +225,18 @@ export class Live {
   }
 }
 
-/// A bar of what lies where, with its words.
+/// How far from its beginning a conversation lies in each tier, as words; in the bar a slower tier
+/// shows what the faster ones lack.
 function residency(tiers, tokens) {
-  const names = { device: "device", ram: "memory", ssd: "SSD" };
   const bar = el("span.bar", { "aria-hidden": "true" });
   const words = [];
-  for (const [tier, name] of Object.entries(names)) {
-    const share = tokens > 0 ? (tiers[tier] ?? 0) / tokens : 0;
+  let shown = 0;
+  for (const [tier, name] of Object.entries(tier_names)) {
+    const share = tokens > 0 ? Math.min(1, (tiers[tier] ?? 0) / tokens) : 0;
     if (share === 0) continue;
     const part = el("i", { dataset: { tier } });
-    part.style.width = `${Math.min(100, 100 * share)}%`;
+    part.style.width = `${100 * Math.max(0, share - shown)}%`;
+    shown = Math.max(shown, share);
     bar.append(part);
     words.push(`${name} ${percent(share)}`);
   }

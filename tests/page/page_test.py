@@ -323,7 +323,8 @@ class PageTest(unittest.TestCase):
         n = self.readings
         return "text/plain", (f'triax_prompt_tokens_total{{source="computed"}} {25 * n}\ntriax_prompt_tokens_total{{source="device"}} {75 * n}\n'
                               f"triax_generated_tokens_total {40 * n}\ntriax_requests_running 3\ntriax_requests_waiting 2\n"
-                              f'triax_cache_bytes{{tier="device"}} {n << 20}\ntriax_cache_bytes{{tier="ram"}} {2 << 20}\n').encode()
+                              f'triax_cache_bytes{{tier="device",class="kv"}} {n << 20}\ntriax_cache_bytes{{tier="device",class="running"}} {9 << 30}\n'
+                              f'triax_cache_bytes{{tier="ram",class="kv"}} {1 << 20}\ntriax_cache_bytes{{tier="ram",class="state"}} {1 << 20}\n').encode()
 
     def test_live_draws_what_the_server_tells(self):
         self.readings = 0
@@ -336,7 +337,8 @@ class PageTest(unittest.TestCase):
             chart = "globalThis.Chart?.getChart(document.querySelectorAll('#view-live canvas')[{}])"
             self.browser.until(f"{chart.format(0)}?.data.datasets[0].data.filter((p) => p.y > 0).length >= 2", "two rates")
             self.assertEqual(self.browser.run(f"{chart.format(1)}.data.datasets[0].data.at(-1).y"), 75)
-            self.assertEqual(self.browser.run(f"{chart.format(2)}.data.datasets.map((d) => d.data.at(-1).y).slice(1)"), [2, 0])
+            self.assertEqual(self.browser.run(f"{chart.format(2)}.data.datasets.map((d) => d.data.at(-1).y).slice(1)"), [2, 0, 0])
+            self.assertLess(self.browser.run(f"{chart.format(2)}.data.datasets[0].data.at(-1).y"), 1000)
             self.assertEqual(self.browser.run(f"{chart.format(3)}.data.datasets.map((d) => d.data.at(-1).y)"), [3, 2])
             self.assertEqual(self.browser.run("[...document.querySelectorAll('.figure b')].map((b) => b.textContent)").pop(), "3 + 2")
             self.assertEqual(self.browser.run("document.querySelector('.sessions th[scope=row]').textContent"), evil)
