@@ -152,8 +152,8 @@ __device__ void cumulative_decay(const Stage<kRows>& stage, const Gate& gate, co
   }
 }
 
-/// The decayed factors, in place, and kt. kIsWide: e^-G may overflow, so it is held back (the rows
-/// that would need it are done pair by pair) and kt takes its own exponential.
+/// The decayed factors, in place, and kt. kIsWide: e^-G may overflow, so where the decay has passed
+/// 2^-kWide all factors are zero (deep_channels does those pairs) and kt takes its own exponential.
 template <bool kIsWide, int kRows>
 __device__ void decay_patch(Stage<kRows>& stage, const Patch& patch, int column,
                             const float (&sums)[4][4], const float (&total)[4]) {
@@ -173,8 +173,9 @@ __device__ void decay_patch(Stage<kRows>& stage, const Patch& patch, int column,
     float qd[4], kd[4], kn[4], kt[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float decay = ptx::exp2_fast(sums[r][i]);
-      const float growth = ptx::exp2_fast(kIsWide ? fminf(-sums[r][i], kWide) : -sums[r][i]);
+      const bool shallow = !kIsWide || sums[r][i] >= -kWide;
+      const float decay = shallow ? ptx::exp2_fast(sums[r][i]) : 0.0f;
+      const float growth = shallow ? ptx::exp2_fast(-sums[r][i]) : 0.0f;
       const float unit = k.x[i] * patch.of_k[r];
       qd[i] = q.x[i] * patch.of_q[r] * decay;
       kd[i] = unit * decay;
@@ -188,23 +189,75 @@ __device__ void decay_patch(Stage<kRows>& stage, const Patch& patch, int column,
   }
 }
 
-/// Row of the chunk from which on e^-G of some channel of the patch is out of range; 16: none.
-__device__ inline int first_deep_row(const Patch& patch, const float (&sums)[4][4]) {
-  int first = kChunk;
-#pragma unroll
-  for (int r = 3; r >= 0; --r) {
-    const float low = fminf(fminf(sums[r][0], sums[r][1]), fminf(sums[r][2], sums[r][3]));
-    first = low >= -kWide ? first : 4 * patch.quad + r;
+/// Sums over channels for the entries of L and q k^T that a lane holds in triangles(): those pairs
+/// of rows whose later one lies deeper than 2^-kWide in the channel. Without norms and beta.
+struct DeepSums {
+  bool any = false;
+  float l[2][4];
+  float p[2][4];
+};
+
+/// A patch's decays, where a function can be handed them.
+struct PatchDecays {
+  float sums[4][4];
+  float total[4];
+};
+
+/// The deep pairs of 32 channels from `first` on, with e^(G_i - G_j) <= 1: exact for any gate.
+/// Which pairs are deep depends on no later row. k and q are still as they came.
+template <int kRows>
+__device__ __noinline__ void deep_channels(const Stage<kRows>& stage, const PatchDecays& decays,
+                                           int first, int lane, DeepSums& deep) {
+  constexpr uint32_t kAll = 0xFFFFFFFFu;
+  const int token = lane & 15;
+  const int row = lane >> 2;
+  const int column = 2 * (lane & 3);
+  if (!deep.any) {
+    deep = {true, {}, {}};
   }
-  return __reduce_min_sync(0xFFFFFFFFu, first);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    uint32_t left = __ballot_sync(kAll, !(decays.total[i] >= -kWide)) & 0xFFu;
+    while (left != 0) {
+      const int of = __ffs(static_cast<int>(left)) - 1;
+      left &= left - 1;
+      float g = 0.0f;
+#pragma unroll
+      for (int r = 0; r < 4; ++r) {
+        const float x = __shfl_sync(kAll, decays.sums[r][i], (token >> 2) * 8 + of);
+        g = (token & 3) == r ? x : g;
+      }
+      const int at = token * kPitch + first + 4 * of + i;
+      const float k = __bfloat162float(stage.k[at]);
+      const float q = __bfloat162float(stage.q[at]);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int later = row + 8 * half;
+        const float g_later = __shfl_sync(kAll, g, later);
+        const float k_later = __shfl_sync(kAll, k, later);
+        const float q_later = __shfl_sync(kAll, q, later);
+#pragma unroll
+        for (int n = 0; n < 4; ++n) {
+          const int earlier = column + 8 * (n >> 1) + (n & 1);
+          const float g_earlier = __shfl_sync(kAll, g, earlier);
+          const float k_earlier = __shfl_sync(kAll, k, earlier);
+          const bool counts = earlier <= later && !(g_later >= -kWide);
+          const float decayed = counts ? k_earlier * ptx::exp2_fast(g_later - g_earlier) : 0.0f;
+          float& l = deep.l[n >> 1][2 * half + (n & 1)];
+          float& p = deep.p[n >> 1][2 * half + (n & 1)];
+          l = fmaf(k_later, decayed, l);
+          p = fmaf(q_later, decayed, p);
+        }
+      }
+    }
+  }
 }
 
-/// All channels. Returns the first row that the factors cannot serve.
+/// All channels.
 template <bool kSoftplus, int kRows>
-__device__ int decayed_factors(Stage<kRows>& stage, const Gate& gate, int lowest, int end,
-                               int lane) {
+__device__ void decayed_factors(Stage<kRows>& stage, const Gate& gate, int lowest, int end,
+                                int lane, DeepSums& deep) {
   const Patch patch(stage, gate, lowest, end, lane);
-  int narrow = kChunk;
 #pragma unroll 1
   for (int column = patch.column; column < kDim; column += 32) {
     float sums[4][4];
@@ -214,17 +267,26 @@ __device__ int decayed_factors(Stage<kRows>& stage, const Gate& gate, int lowest
     if (!__any_sync(0xFFFFFFFFu, !(least >= -kWide))) {
       decay_patch<false>(stage, patch, column, sums, total);
     } else {
+      PatchDecays decays;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        decays.total[i] = total[i];
+#pragma unroll
+        for (int r = 0; r < 4; ++r) {
+          decays.sums[r][i] = sums[r][i];
+        }
+      }
+      deep_channels(stage, decays, column - patch.column, lane, deep);
+      __syncwarp();
       decay_patch<true>(stage, patch, column, sums, total);
-      narrow = min(narrow, first_deep_row(patch, sums));
     }
   }
   __syncwarp();
-  return narrow;
 }
 
-/// Rows [0, rows) of L and of the lower part of q k^T, from the factors.
+/// L and the lower part of q k^T, from the factors and the deep pairs.
 template <int kRows>
-__device__ void triangles(Stage<kRows>& stage, int rows, int lane) {
+__device__ void triangles(Stage<kRows>& stage, const DeepSums& deep, int lane) {
   float l[2][4] = {};
   float p[2][4] = {};
   const int left = tile_row(lane) * kPitch + tile_column(lane);
@@ -245,78 +307,21 @@ __device__ void triangles(Stage<kRows>& stage, int rows, int lane) {
     for (int half = 0; half < 2; ++half) {
       const int i = (lane >> 2) + 8 * half;
       const int j = 8 * tile + 2 * (lane & 3);
-      if (i < rows) {
-        const float beta = stage.token[2][i];
-        const float* li = &l[tile][2 * half];
-        const float* pi = &p[tile][2 * half];
-        *reinterpret_cast<float2*>(&stage.t[i * kTriangle + j]) = {j < i ? beta * li[0] : 0.0f,
-                                                                   j + 1 < i ? beta * li[1] : 0.0f};
-        *reinterpret_cast<uint32_t*>(&stage.p[i * kTriangle + j]) =
-            ptx::pack(j <= i ? pi[0] : 0.0f, j + 1 <= i ? pi[1] : 0.0f);
+      const float beta = stage.token[2][i];
+      float* li = &l[tile][2 * half];
+      float* pi = &p[tile][2 * half];
+      if (deep.any) {
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          const float of_kj = stage.token[0][j + c];
+          li[c] = fmaf(deep.l[tile][2 * half + c], stage.token[0][i] * of_kj, li[c]);
+          pi[c] = fmaf(deep.p[tile][2 * half + c], stage.token[1][i] * of_kj, pi[c]);
+        }
       }
-    }
-  }
-  __syncwarp();
-}
-
-/// The inputs of one chunk as they lie in global memory.
-struct Source {
-  const Bf16* q;
-  const Bf16* k;
-  const Bf16* g;  // row 0 of the chunk, column 0 of the head
-  int64_t q_token, k_token, g_token;
-};
-
-/// The same for rows [first, end), pair by pair with e^(G_i - G_j) <= 1: slow, exact for any gate.
-/// Reads its inputs anew, since the stage's are replaced by now.
-template <int kRows>
-__device__ __noinline__ void wide_triangles(Stage<kRows>& stage, const Gate& gate, bool softplus,
-                                            const Source& source, int first, int lowest, int end,
-                                            int lane) {
-  float sums[kChunk][4];
-  float sum[4] = {};
-  for (int t = lowest; t < end; ++t) {
-    const Quad logit(&source.g[t * source.g_token + 4 * lane]);
-    for (int i = 0; i < 4; ++i) {
-      const float x = fmaf(logit.x[i], gate.slope, gate.offsets[4 * lane + i]);
-      sum[i] += softplus ? Gate::step<true>(x, gate.size) : Gate::step<false>(x, gate.size);
-      sums[t][i] = sum[i];
-    }
-  }
-  for (int i = first; i < end; ++i) {
-    const Quad qi(&source.q[i * source.q_token + 4 * lane]);
-    const Quad ki(&source.k[i * source.k_token + 4 * lane]);
-    for (int j = lowest; j <= i; ++j) {
-      const Quad kj(&source.k[j * source.k_token + 4 * lane]);
-      float l = 0.0f;
-      float p = 0.0f;
-      for (int c = 0; c < 4; ++c) {
-        const float decayed = kj.x[c] * ptx::exp2_fast(sums[i][c] - sums[j][c]);
-        l = fmaf(ki.x[c], decayed, l);
-        p = fmaf(qi.x[c], decayed, p);
-      }
-      for (int step = 16; step > 0; step >>= 1) {
-        l += __shfl_xor_sync(0xFFFFFFFFu, l, step);
-        p += __shfl_xor_sync(0xFFFFFFFFu, p, step);
-      }
-      if (lane == 0) {
-        const float of_kj = stage.token[0][j];
-        stage.t[i * kTriangle + j] =
-            j < i ? l * of_kj * stage.token[0][i] * stage.token[2][i] : 0.0f;
-        stage.p[i * kTriangle + j] = __float2bfloat16(p * of_kj * stage.token[1][i]);
-      }
-    }
-  }
-  __syncwarp();
-}
-
-/// Zeros in rows [first, 16) of t and p, before some of them are filled in.
-template <int kRows>
-__device__ void clear_triangles(Stage<kRows>& stage, int first, int lane) {
-  for (int i = first; i < kChunk; ++i) {
-    if (lane < kChunk) {
-      stage.t[i * kTriangle + lane] = 0.0f;
-      stage.p[i * kTriangle + lane] = Bf16(0.0f);
+      *reinterpret_cast<float2*>(&stage.t[i * kTriangle + j]) = {j < i ? beta * li[0] : 0.0f,
+                                                                 j + 1 < i ? beta * li[1] : 0.0f};
+      *reinterpret_cast<uint32_t*>(&stage.p[i * kTriangle + j]) =
+          ptx::pack(j <= i ? pi[0] : 0.0f, j + 1 <= i ? pi[1] : 0.0f);
     }
   }
   __syncwarp();
@@ -389,17 +394,16 @@ __device__ void invert(Stage<kRows>& stage, int lane) {
 
 /// All of it. `beta_logit` is that of token `lane`, for the first 16 lanes.
 template <int kRows>
-__device__ void prepare_chunk(Stage<kRows>& stage, const Gate& gate, bool softplus,
-                              const Source& source, int lowest, int end, float beta_logit,
-                              int lane) {
+__device__ void prepare_chunk(Stage<kRows>& stage, const Gate& gate, bool softplus, int lowest,
+                              int end, float beta_logit, int lane) {
   token_factors(stage, beta_logit, lane);
-  const int narrow = softplus ? decayed_factors<true>(stage, gate, lowest, end, lane)
-                              : decayed_factors<false>(stage, gate, lowest, end, lane);
-  if (narrow < kChunk) {
-    clear_triangles(stage, narrow, lane);
-    wide_triangles(stage, gate, softplus, source, narrow, lowest, end, lane);
+  DeepSums deep;
+  if (softplus) {
+    decayed_factors<true>(stage, gate, lowest, end, lane, deep);
+  } else {
+    decayed_factors<false>(stage, gate, lowest, end, lane, deep);
   }
-  triangles(stage, narrow, lane);
+  triangles(stage, deep, lane);
   invert(stage, lane);
 }
 

@@ -172,14 +172,6 @@ __device__ void load_chunks(const KdaPrefillCuda& args, const Run& run, int row0
   }
 }
 
-__device__ Source source_of(const KdaPrefillCuda& args, const Run& run, int64_t chunk) {
-  const auto rows = [&](const KdaPrefillInput& in) {
-    return static_cast<const Bf16*>(in.data) + run.token(chunk) * in.token + run.head * in.head;
-  };
-  return {rows(args.q), rows(args.k), rows(args.decay_logit),
-          args.q.token, args.k.token, args.decay_logit.token};
-}
-
 /// A preparing warp takes every eighth chunk.
 template <int kRows>
 __device__ void prepare_chunks(const KdaPrefillCuda& args, const Run& run, const Gate& gate,
@@ -197,8 +189,8 @@ __device__ void prepare_chunks(const KdaPrefillCuda& args, const Run& run, const
   for (int64_t i = warp; i < run.chunks; i += kPrepareWarps) {
     const float next = beta_logit(i + kPrepareWarps);  // on its way while this chunk is prepared
     cuda::barrier_wait(cuda::shared_address(&shared.loaded[ring.slot]), ring.phase);
-    prepare_chunk(shared.stage[ring.slot], gate, args.softplus != 0, source_of(args, run, i),
-                  run.lowest(i), run.end(i), beta, lane);
+    prepare_chunk(shared.stage[ring.slot], gate, args.softplus != 0, run.lowest(i), run.end(i),
+                  beta, lane);
     cuda::barrier_arrive(cuda::shared_address(&shared.prepared[ring.slot]));
     ring.advance(kPrepareWarps);
     beta = next;

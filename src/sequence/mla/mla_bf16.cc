@@ -6,6 +6,7 @@
 
 #include "dense/linear/linear_bf16_cuda.h"
 #include "device/cuda/cuda_queue.h"
+#include "sequence/mla/mla_absorb_cuda.h"
 #include "sequence/mla/mla_bf16_cuda.h"
 #include "sequence/mla/mla_decode_sm90.h"
 #include "sequence/mla/mla_internal.h"
@@ -33,8 +34,11 @@ class Bf16Attention {
     for (int64_t n = 0; n < p_.sequences(); ++n) {
       tokens_max_ = std::max(tokens_max_, p_.new_tokens(n));
     }
-    Status status = prepare();
-    if (status.ok()) {
+    const bool few = tokens_ <= kMlaAbsorbTokensMax;
+    Status status = few ? unpack_weights() : prepare();
+    if (status.ok() && few) {
+      status = absorbed_few();
+    } else if (status.ok()) {
       status = tokens_max_ <= kAbsorbedTokensMax ? absorbed() : expanded();
     }
     return status.ok() && !args_.gate_logit.empty() ? gate() : status;
@@ -53,8 +57,10 @@ class Bf16Attention {
     return device_.cuda->launch("triax_cuda_matmul_bf16", &cuda);
   }
 
+  Status unpack_weights();
   Status prepare();
   Status absorbed();
+  Status absorbed_few();
   Status attend_absorbed(const uint16_t* q, uint16_t* out);
   Status expanded();
   Status attend_expanded(const uint16_t* kv, const uint16_t* latents, int64_t rows);
@@ -76,11 +82,12 @@ class Bf16Attention {
 Status Bf16Attention::prepare() {
   const int64_t depth = p_.nope + p_.shared;
   q_ = take(tokens_ * p_.heads * depth);
-  if (Status s = round(args_.q.data<float>(), args_.q.stride(0), q_, p_.heads * depth, tokens_,
-                       p_.heads * depth);
-      !s.ok()) {
-    return s;
-  }
+  const Status rounded = round(args_.q.data<float>(), args_.q.stride(0), q_, p_.heads * depth,
+                               tokens_, p_.heads * depth);
+  return rounded.ok() ? unpack_weights() : rounded;
+}
+
+Status Bf16Attention::unpack_weights() {
   kv_b_ = static_cast<const uint16_t*>(args_.kv_b.data);
   if (args_.kv_b.format != MatrixFormat::kBf16 && !args_.kv_b_bf16.empty()) {
     kv_b_ = static_cast<const uint16_t*>(args_.kv_b_bf16.data);
@@ -91,6 +98,28 @@ Status Bf16Attention::prepare() {
     return device_.cuda->launch("triax_cuda_unpack_bf16", &cuda);
   }
   return {};
+}
+
+/// As absorbed, by kernels that read each head's weights once for all tokens.
+Status Bf16Attention::absorbed_few() {
+  uint16_t* q = take(tokens_ * p_.heads * p_.width());
+  uint16_t* sums = take(tokens_ * p_.heads * p_.latent);
+  const MlaAbsorbCuda cuda = {.q = args_.q.data<float>(),
+                              .q_token = args_.q.stride(0),
+                              .q_head = args_.q.stride(1),
+                              .kv_b = kv_b_,
+                              .tokens = tokens_,
+                              .heads = p_.heads,
+                              .latent_q = q,
+                              .latent_sums = sums,
+                              .out = args_.out.data<float>(),
+                              .out_token = args_.out.stride(0),
+                              .out_head = args_.out.stride(1)};
+  if (Status s = device_.cuda->launch("triax_cuda_mla_absorb_queries", &cuda); !s.ok()) {
+    return s;
+  }
+  const Status attended = attend_absorbed(q, sums);
+  return attended.ok() ? device_.cuda->launch("triax_cuda_mla_expand_values", &cuda) : attended;
 }
 
 /// q'(h) = kv_b_k(h)^T q_nope(h);  attention over the latents;  out(h) = kv_b_v(h) of the sum.

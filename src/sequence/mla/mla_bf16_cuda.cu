@@ -41,9 +41,11 @@ __global__ void gather_rows(MlaGatherBf16Cuda args) {
   }
 }
 
-__global__ void gate_heads(MlaGateCuda args) {
-  const int64_t t = blockIdx.x;
-  for (int64_t i = threadIdx.x; i < args.heads * args.value; i += kThreads) {
+/// An element a thread, `parts` blocks a token.
+__global__ void gate_heads(MlaGateCuda args, int64_t parts) {
+  const int64_t t = blockIdx.x / parts;
+  const int64_t i = blockIdx.x % parts * kThreads + threadIdx.x;
+  if (i < args.heads * args.value) {
     const int64_t h = i / args.value;
     const int64_t v = i % args.value;
     const float gate = args.gate[t * args.gate_token + h * args.gate_head + v];
@@ -71,8 +73,9 @@ int triax_cuda_mla_gather_bf16(const MlaGatherBf16Cuda* args, void* stream) {
 
 int triax_cuda_mla_gate(const MlaGateCuda* args, void* stream) {
   if (args->tokens > 0 && args->heads * args->value > 0) {
-    gate_heads<<<static_cast<unsigned>(args->tokens), kThreads, 0,
-                 static_cast<cudaStream_t>(stream)>>>(*args);
+    const int64_t parts = cuda::blocks_for(args->heads * args->value, kThreads);
+    gate_heads<<<static_cast<unsigned>(args->tokens * parts), kThreads, 0,
+                 static_cast<cudaStream_t>(stream)>>>(*args, parts);
   }
   return cudaGetLastError();
 }
