@@ -11,6 +11,7 @@ namespace triax::text::internal {
 namespace {
 
 constexpr int kDepthMax = 200;
+constexpr size_t kFormsMax = 500'000;
 constexpr std::array<std::string_view, 7> kTypes = {"object",  "array",   "string", "number",
                                                     "integer", "boolean", "null"};
 
@@ -203,6 +204,10 @@ Result<FormId> SchemaReader::read(const Json& schema, StringStyle style, const s
                                   int depth) {
   if (depth > kDepthMax) {
     return Status::invalid_argument(fmt::format("{}: deeper than {}", path, kDepthMax));
+  }
+  if (forms_.size() > kFormsMax) {
+    return Status::resource_exhausted(
+        fmt::format("{}: the schema grows to more than {} forms", path, kFormsMax));
   }
   if (schema.is_boolean()) {
     return schema.get<bool>() ? json_.any_value() : forms_.never();

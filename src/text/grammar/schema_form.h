@@ -85,7 +85,7 @@ class SchemaReader {
   const Json& document_;
   std::string path_;
   std::map<std::pair<std::string, StringStyle>, RuleId> references_;
-  int64_t work_ = 0;  // subschemas read and merged
+  int64_t work_ = 0;  // keywords copied and merged
 };
 
 /// Names a limit or bound: the integer of schema[key], absent when it is not there.

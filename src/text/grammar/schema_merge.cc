@@ -10,7 +10,7 @@
 namespace triax::text::internal {
 namespace {
 
-constexpr int64_t kWorkMax = 20'000;
+constexpr int64_t kWorkMax = 100'000;
 constexpr int kDepthMax = 60;
 
 bool same_type(const std::string& a, const std::string& b, std::string& common) {
@@ -61,6 +61,17 @@ bool is_upper_bound(const std::string& key) {
          key == "maxProperties";
 }
 
+/// What copying and merging a schema costs, about.
+int64_t weight(const Json& schema) {
+  int64_t members = 1;
+  if (schema.is_object()) {
+    for (const auto& [key, value] : schema.items()) {
+      members += 1 + static_cast<int64_t>(value.size());
+    }
+  }
+  return members;
+}
+
 bool is_annotation(const std::string& key) {
   return key == "title" || key == "description" || key == "default" || key == "examples" ||
          key == "$comment" || key == "$schema" || key == "$id" || key == "$defs" ||
@@ -87,9 +98,10 @@ Result<const Json*> SchemaReader::find(const std::string& reference,
 }
 
 Result<Json> SchemaReader::flatten(const Json& schema, const std::string& path, int depth) {
-  if (++work_ > kWorkMax) {
+  work_ += weight(schema);
+  if (work_ > kWorkMax) {
     return Status::resource_exhausted(
-        fmt::format("{}: references and allOf multiply to more than {} schemas", path, kWorkMax));
+        fmt::format("{}: references and allOf multiply to more than {} keywords", path, kWorkMax));
   }
   if (depth > kDepthMax) {
     return Status::invalid_argument(fmt::format(
@@ -135,9 +147,10 @@ Result<Json> SchemaReader::flatten(const Json& schema, const std::string& path, 
 }
 
 Result<Json> SchemaReader::merge(const Json& a, const Json& b, const std::string& path) {
-  if (++work_ > kWorkMax) {
+  work_ += weight(a) + weight(b);
+  if (work_ > kWorkMax) {
     return Status::resource_exhausted(
-        fmt::format("{}: references and allOf multiply to more than {} schemas", path, kWorkMax));
+        fmt::format("{}: references and allOf multiply to more than {} keywords", path, kWorkMax));
   }
   if (a.is_boolean() || b.is_boolean()) {
     return a == Json(false) || b == Json(false) ? Json(false) : a.is_boolean() ? b : a;

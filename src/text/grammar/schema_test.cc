@@ -183,6 +183,15 @@ TEST(Schema, HostileSchemasEndWithAnErrorInLittleTime) {
     doubling += ",\"d" + std::to_string(i) + "\":{\"allOf\":[" + previous + "," + previous + "]}";
   }
   EXPECT_NE(error(doubling + R"(},"$ref":"#/$defs/d25"})").find("multiply"), std::string::npos);
+  std::string wide = R"({"properties":{)";
+  for (int i = 0; i < 1000; ++i) {
+    wide += (i > 0 ? ",\"p" : "\"p") + std::to_string(i) + "\":{}";
+  }
+  wide += R"(},"anyOf":[)";
+  for (int i = 0; i < 1000; ++i) {
+    wide += (i > 0 ? R"(,{"required":["p)" : R"({"required":["p)") + std::to_string(i) + "\"]}";
+  }
+  EXPECT_NE(error(wide + "]}").find("more than"), std::string::npos);
   EXPECT_NE(error(R"({"type":"string","maxLength":100000000})").find("states"), std::string::npos);
   EXPECT_NE(error(R"({"type":"string","pattern":"^((a{1,900}){1,900}){1,900}$"})").find("states"),
             std::string::npos);
