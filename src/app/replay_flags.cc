@@ -37,6 +37,7 @@ Result<std::pair<replay::Sizes, replay::ModelCost>> load_model(const std::string
   replay::Sizes sizes;
   sizes.page_bytes = cache::kBlock * summary.latent_bytes_per_token;
   sizes.state_bytes = summary.kda_state_bytes + summary.conv_window_bytes;
+  sizes.matrix_bytes = summary.kda_state_bytes;
   replay::ModelCost cost;
   cost.experts_bytes = bytes_of(checkpoint::Part::kExperts);
   cost.weights_bytes = static_cast<double>(summary.total.bytes);
@@ -102,6 +103,12 @@ void ReplayFlags::add_to(CLI::App& command) {
       ->delimiter(',');
   command.add_option("--ram", ram, "bytes of the tier below the device")->capture_default_str();
   command.add_option("--ssd", ssd, "bytes of the tier below that")->capture_default_str();
+  command
+      .add_option(
+          "--states", states,
+          "how recurrent states lie in these two: f32, bf16, int8 (a scale for each column)")
+      ->check(CLI::IsMember({"f32", "bf16", "int8"}))
+      ->capture_default_str();
   command.add_option("--sessions", sessions, "sessions at a time; default: 24")
       ->delimiter(',')
       ->check(CLI::Range(1, 100000));
@@ -269,9 +276,11 @@ Result<replay::ExperimentOptions> ReplayFlags::options() const {
   }
   options.machine.gpu = *found;
   options.machine.gpus = gpus > 0 ? gpus : replay::gpus_for(options.model, *found);
+  options.sizes.at_rest = states == "f32" ? 1.0 : states == "bf16" ? 0.5 : 0.25 + 1.0 / 128;
   if (layout == "replicated") {
     options.sizes.state_bytes =
         (options.sizes.state_bytes + options.machine.gpus - 1) / options.machine.gpus;
+    options.sizes.matrix_bytes /= options.machine.gpus;
     options.model.latent_bytes_per_token *= options.machine.gpus;  // each reads all of them
     options.link_share = options.machine.gpus;
   }

@@ -19,6 +19,7 @@ struct ReplayFlags {
   std::vector<int> sessions;
   std::string ram = "0";
   std::string ssd = "0";
+  std::string states = "f32";
   int seeds = 5;
   uint64_t seed = 42;
   std::string model = "k3";

@@ -15,7 +15,8 @@ cache::CacheConfig config_of(const Setting& setting, const ExperimentOptions& op
   config.name_moves = false;
   for (size_t i = 0; i < config.tiers.size(); ++i) {
     config.tiers[i].budget_bytes = setting.budget_bytes[i];
-    config.tiers[i].state_bytes = options.sizes.state_bytes;
+    config.tiers[i].state_bytes =
+        i == 0 ? options.sizes.state_bytes : options.sizes.lower_state_bytes();
   }
   if (timed) {
     cache::TierConfig& ram = config.tiers[cache::index(cache::Tier::kRam)];

@@ -17,6 +17,12 @@ namespace triax::replay {
 struct Sizes {
   int64_t page_bytes = 64 * 13824;  // K3, fp8 latents, each stored once
   int64_t state_bytes = 449000000;  // K3's states in fp32 and convolution windows
+  int64_t matrix_bytes =
+      434110464;         // of it the states, which may lie in fewer bits below the device
+  double at_rest = 1.0;  // bytes there for each of matrix_bytes
+  int64_t lower_state_bytes() const {
+    return state_bytes - static_cast<int64_t>((1.0 - at_rest) * static_cast<double>(matrix_bytes));
+  }
 };
 
 struct Setting {
