@@ -9,7 +9,7 @@ set -euo pipefail
 required=(g++ cmake ninja-build make git pkg-config libfmt-dev nlohmann-json3-dev libcli11-dev
           libpcre2-dev libedit-dev libxxhash-dev libzstd-dev liburing-dev libhiredis-dev redis-tools
           libboost-dev libjs-marked node-dompurify libjs-highlight.js libjs-katex libjs-chart.js
-          libgtest-dev libgmock-dev libbenchmark-dev python3)
+          libgtest-dev libgmock-dev libbenchmark-dev python3 python3-jsonschema)
 useful=(ccache clang-format chromium-headless-shell)  # the build does without them
 case "${1:-}" in
   "") ;;

@@ -97,9 +97,6 @@ void check_tool_choice(FieldReader& reader, const text::ChatRequest& chat) {
       !any) {
     reader.fail("tool_choice", "needs tools to choose from");
   }
-  if (chat.response_format != text::ResponseFormat::kText) {
-    reader.fail("response_format", "only {\"type\": \"text\"} is served yet");
-  }
 }
 
 void read_limits(FieldReader& reader, GenerationRequest& request) {

@@ -24,7 +24,18 @@ std::optional<ApiError> set_chat_prompt(const ModelInfo& model, const text::Chat
   request.output.format = *model.chat;
   request.output.start = text::generation_channel(*model.chat, chat);
   request.stop_ids = text::stop_token_ids(*model.chat, *model.tokenizer);
-  return check_prompt_length(model, request, "messages");
+  if (std::optional<ApiError> error = check_prompt_length(model, request, "messages")) {
+    return error;
+  }
+  if (model.constraints != nullptr) {
+    auto constraint = model.constraints->compile_chat(*model.chat, chat);
+    if (!constraint.ok()) {
+      // A form beyond a limit is the request's fault, too.
+      return ApiError::from_status(Status::invalid_argument(constraint.status().message()));
+    }
+    request.constraint = std::move(*constraint);
+  }
+  return {};
 }
 
 std::optional<ApiError> check_prompt_length(const ModelInfo& model,

@@ -14,6 +14,7 @@
 #include "dense/sampling/sampling.h"
 #include "server/api_error.h"
 #include "text/chat.h"
+#include "text/grammar/constraint.h"
 #include "text/output_parser.h"
 #include "text/tokenizer.h"
 
@@ -43,6 +44,8 @@ struct ModelInfo {
   std::optional<text::ChatFormat> chat;                  // none: no chat endpoints
   std::optional<checkpoint::GenerationConfig> defaults;  // sampling that the model recommends
   Limits limits = {};
+  /// Compiles response formats and tools; null: what they ask for is not held.
+  text::ConstraintCompiler* constraints = nullptr;
 };
 
 /// How generated tokens become text.
@@ -58,10 +61,11 @@ struct GenerationRequest {
   std::vector<int32_t> prompt;  // at least one token, below ModelInfo::context_tokens
   OutputMode output;
   dense::SamplingParams sampling;
-  int64_t max_tokens = 0;          // of each choice; 0: to the end of the context
-  int64_t min_tokens = 0;          // before that nothing ends an answer
-  bool ignore_eos = false;         // stop_ids do not count
-  std::vector<int32_t> stop_ids;   // end an answer
+  int64_t max_tokens = 0;         // of each choice; 0: to the end of the context
+  int64_t min_tokens = 0;         // before that nothing ends an answer
+  bool ignore_eos = false;        // stop_ids do not count
+  std::vector<int32_t> stop_ids;  // end an answer
+  std::shared_ptr<const text::Constraint> constraint;  // the form of each answer; null: free
   std::vector<std::string> stops;  // end it before this text of the response (plain: of the text)
   int32_t choices = 1;             // the i-th draws with the seed sampling.seed + i
   bool logprobs = false;           // kToken events; how many alternatives: sampling.top_logprobs
@@ -71,7 +75,8 @@ struct GenerationRequest {
   int priority = 0;     // higher first
 };
 
-/// Fills prompt, output and stop_ids from a conversation. Set max_tokens before.
+/// Fills prompt, output, stop_ids and, from response_format and tools, constraint from a
+/// conversation. Set max_tokens before.
 /// Errors     400 with the field named; those of check_prompt_length
 std::optional<ApiError> set_chat_prompt(const ModelInfo& model, const text::ChatRequest& chat,
                                         GenerationRequest& request);

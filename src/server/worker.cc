@@ -280,6 +280,7 @@ engine::BatchRequest Worker::batch_request(Generation& generation, const Mail& m
     out.max_tokens = std::max<int64_t>(room, 1);
   }
   out.choices = request.choices;
+  out.constraint = request.constraint;
   out.draft_tokens = options_.draft_tokens;
   out.session = number_of(request.session);
   out.client = mail.client;

@@ -18,6 +18,9 @@ struct Flags {
   std::string system;
   std::string thinking = "max";
   std::vector<std::string> stops;
+  std::string json_schema;
+  std::string regex;
+  std::string grammar;
   bool raw = false;
   bool chat = false;
   bool json = false;
@@ -74,6 +77,49 @@ engine::GenerateParams generate_params(const Flags& flags, const engine::Engine&
   return params;
 }
 
+/// The form that the flags ask for; none: the answer is free.
+Result<std::optional<text::ConstraintSpec>> constraint_spec(const Flags& flags) {
+  using Kind = text::ConstraintSpec::Kind;
+  if (!flags.regex.empty()) {
+    return std::optional(text::ConstraintSpec{.kind = Kind::kRegex, .text = flags.regex});
+  }
+  const bool schema = !flags.json_schema.empty();
+  if (!schema && flags.grammar.empty()) {
+    return std::optional<text::ConstraintSpec>();
+  }
+  Result<std::string> text = read_text(schema ? flags.json_schema : flags.grammar);
+  if (!text.ok()) {
+    return text.status();
+  }
+  return std::optional(text::ConstraintSpec{.kind = schema ? Kind::kJsonSchema : Kind::kGrammar,
+                                            .text = std::move(*text)});
+}
+
+/// Puts the flags' form into `params`: of the response when `chat` is given, else of all the text.
+/// What was compiled outlives the compiler.
+Status set_constraint(const Flags& flags, const text::Tokenizer& tokenizer,
+                      const std::vector<int32_t>& stop_ids, const text::ChatRequest* chat,
+                      engine::GenerateParams& params) {
+  const Result<std::optional<text::ConstraintSpec>> spec = constraint_spec(flags);
+  if (!spec.ok() || !spec->has_value()) {
+    return spec.status();
+  }
+  const Result<std::unique_ptr<text::ConstraintCompiler>> compiler =
+      text::ConstraintCompiler::create(tokenizer, stop_ids);
+  if (!compiler.ok()) {
+    return compiler.status();
+  }
+  const auto format = text::detect_chat_format(tokenizer);
+  const auto constraint = chat != nullptr && format.ok()
+                              ? (*compiler)->compile_chat(*format, *chat, *spec)
+                              : (*compiler)->compile(**spec);
+  if (!constraint.ok()) {
+    return constraint.status();
+  }
+  params.constraint = *constraint;
+  return {};
+}
+
 int print_json(const nlohmann::json& out) {
   fmt::print("{}\n", out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   return kExitOk;
@@ -90,6 +136,9 @@ int run_raw(const Flags& flags, engine::Engine& engine, const std::string& promp
   params.stop_ids = engine.config().eos_ids;
   if (const auto end = tokenizer.special("[EOS]")) {
     params.stop_ids.push_back(*end);
+  }
+  if (Status s = set_constraint(flags, tokenizer, params.stop_ids, nullptr, params); !s.ok()) {
+    return fail(s);
   }
   text::StreamDecoder decoder(tokenizer, text::SpecialText::kHide);
   engine::StopMatcher matcher(flags.stops);
@@ -133,6 +182,16 @@ int run_chat(const Flags& flags, engine::Engine& engine, const std::string& prom
   if (Status s = set_thinking(flags.thinking, settings); !s.ok()) {
     return fail(s);
   }
+  engine::GenerateParams params = generate_params(flags, engine);
+  const text::ChatRequest request{.thinking = settings.thinking};
+  const auto format = text::detect_chat_format(*engine.tokenizer());
+  if (format.ok()) {
+    const std::vector<int32_t> stop_ids = text::stop_token_ids(*format, *engine.tokenizer());
+    if (Status s = set_constraint(flags, *engine.tokenizer(), stop_ids, &request, params);
+        !s.ok()) {
+      return fail(s);
+    }
+  }
   Result<std::unique_ptr<engine::ChatSession>> chat =
       engine::ChatSession::create(engine, std::move(settings));
   if (!chat.ok()) {
@@ -144,8 +203,7 @@ int run_chat(const Flags& flags, engine::Engine& engine, const std::string& prom
     }
     return true;
   };
-  const Result<engine::ChatTurn> turn =
-      (*chat)->ask(prompt, generate_params(flags, engine), on_event);
+  const Result<engine::ChatTurn> turn = (*chat)->ask(prompt, std::move(params), on_event);
   if (!turn.ok()) {
     return fail(turn.status());
   }
@@ -205,12 +263,25 @@ void add_generate(CLI::App& app, int* exit_code) {
       ->check(CLI::IsMember({"off", "low", "medium", "high", "max"}))
       ->capture_default_str();
   command->add_option("--stop", flags->stops, "end the answer before this text; may be repeated");
+  CLI::Option* schema = command->add_option("--json-schema", flags->json_schema,
+                                            "the answer is an instance of the schema in this file");
+  CLI::Option* regex = command->add_option("--regex", flags->regex,
+                                           "the answer matches this expression, as a whole");
+  schema->excludes(regex);
+  command
+      ->add_option("--grammar", flags->grammar,
+                   "the answer has the form of the grammar (GBNF) in "
+                   "this file; src/text/grammar/README.md")
+      ->excludes(regex)
+      ->excludes(schema);
   command->add_flag("--json", flags->json, "one JSON object at the end instead of streamed text");
   command->add_flag("-v,--verbose", flags->verbose, "say on stderr how many tokens, how fast");
   command->footer(
       "Examples:\n"
       "  triax generate --model models/boot-k3 --prompt 'What is Debian?' --temperature 0\n"
       "  triax generate --model models/boot-k3 --raw --prompt 'Once upon a time' --max-tokens 40\n"
+      "  triax generate --model models/boot-k3 --prompt 'Who?' --json-schema person.json\n"
+      "  triax generate --model models/boot-k3 --raw --prompt '1 + 1 = ' --regex '[0-9]+'\n"
       "  cat question.txt | triax generate --model models/boot-k3 --prompt - --json");
   command->callback([flags, exit_code] { *exit_code = run(*flags); });
 }

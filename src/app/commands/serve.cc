@@ -105,6 +105,16 @@ int serve(Flags& flags) {
         fmt::format("{}: has no vocabulary (tiktoken.model)", flags.engine.model)));
   }
   server::ModelInfo model = model_info(flags, **engine);
+  std::unique_ptr<text::ConstraintCompiler> constraints;
+  if (model.chat) {
+    Result<std::unique_ptr<text::ConstraintCompiler>> made = text::ConstraintCompiler::create(
+        *model.tokenizer, text::stop_token_ids(*model.chat, *model.tokenizer));
+    if (!made.ok()) {
+      return fail(made.status());
+    }
+    constraints = *std::move(made);
+    model.constraints = constraints.get();
+  }
   Result<std::unique_ptr<server::Worker>> worker =
       server::Worker::create(**engine, model, worker_options(flags));
   if (!worker.ok()) {
