@@ -32,7 +32,7 @@ class Cli(unittest.TestCase):
 
     def test_every_command_has_help_with_an_example(self):
         commands = ["generate", "chat", "inspect", "tokenize", "eval", "logits", "quantize", "doctor",
-                    "replay", "cache"]
+                    "replay", "cache", "serve"]
         benches = [["bench", b] for b in ["model", "ops", "kda", "mla", "moe", "attn-res",
                                          "serve"]]
         plans = [["plan", p] for p in ["memory", "prefill", "decode", "kv", "moe", "pipeline",
@@ -70,6 +70,33 @@ class Cli(unittest.TestCase):
         self.assertEqual(result.returncode, 1)
         self.assertRegex(result.stderr, "no NVIDIA driver|no libtriax_cuda.so|no GPU|looking for a GPU")
         self.assertEqual(run("generate", "-m", MODEL, "-p", "x", "--device", "cuda:x").returncode, 2)
+
+    def serving(self, *args, **environment):
+        """What triax serve says first."""
+        with subprocess.Popen([TRIAX, "serve", "--log", "off", *args], text=True,
+                              stderr=subprocess.PIPE, env={**os.environ, **environment}) as server:
+            line = server.stderr.readline()
+            server.terminate()
+            server.stderr.read()
+            self.assertEqual(server.wait(timeout=30), 0, line)
+        return line
+
+    def test_serve_takes_options_from_a_file_after_environment_and_command_line(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "serve.toml")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(f'model = "{MODEL}"\nport = 0\nname = "from-file"\n')
+            self.assertIn("'from-file'", self.serving("--config", path))
+            self.assertIn("'from-env'", self.serving("--config", path, TRIAX_NAME="from-env"))
+            self.assertIn("'given'", self.serving("--config", path, "--name", "given",
+                                                  TRIAX_NAME="from-env"))
+            for wrong in ["nonsense = 1\n", "port = 70000\n", "config = 'x'\n", "[serve]\nport = 0\n"]:
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(wrong)
+                result = run("serve", "-m", MODEL, "--config", path)
+                self.assertEqual(result.returncode, 2, wrong)
+            self.assertEqual(run("serve", "-m", MODEL, "--config", path + "x").returncode, 2)
+            self.assertEqual(run("serve").returncode, 2)
 
     def test_generate_answers_greedily(self):
         out = self.ok("generate", "-m", MODEL, "-p", "What is Debian?", "-t", "0")

@@ -20,6 +20,17 @@ std::string seconds_text(double s) {
   return fmt::format("{:.3g} us", 1e6 * s);
 }
 
+std::string flops_text(double flops) {
+  for (const auto& [unit, name] :
+       {std::pair{1e15, "PFLOP"}, {1e12, "TFLOP"}, {1e9, "GFLOP"}, {1e6, "MFLOP"}}) {
+    if (flops >= unit) {
+      const double value = flops / unit;
+      return fmt::format("{:.{}f} {}", value, value < 10 ? 2 : (value < 100 ? 1 : 0), name);
+    }
+  }
+  return fmt::format("{:.0f} FLOP", flops);
+}
+
 std::string number_text(double value, Unit unit) {
   if (std::isnan(value)) {
     return "";
@@ -38,9 +49,9 @@ std::string number_text(double value, Unit unit) {
     case Unit::kCount:
       return sign + human_count(size);
     case Unit::kFlops:
-      return sign + human_count(size) + "FLOP";
+      return sign + flops_text(size);
     case Unit::kFlopsPerSecond:
-      return sign + human_count(size) + "FLOP/s";
+      return sign + flops_text(size) + "/s";
     case Unit::kShare:
       return fmt::format("{:.1f}%", 100.0 * value);
   }

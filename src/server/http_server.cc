@@ -109,6 +109,12 @@ Status HttpServer::Impl::open() {
     return Status::unavailable(fmt::format("server: cannot listen on {} port {}: {}", options_.host,
                                            options_.port, error.message()));
   }
+  // From here on, so that a signal before run() ends it, too, and not the process.
+  if (options_.stop_on_signals) {
+    signals.add(SIGINT);
+    signals.add(SIGTERM);
+    wait_for_signal();
+  }
   return {};
 }
 
@@ -260,11 +266,6 @@ void HttpServer::run() {
     auto held = std::make_shared<std::vector<Delivery>>(std::move(deliveries));
     asio::post(impl.io, [&impl, held] { impl.deliver(std::move(*held)); });
   });
-  if (impl.options_.stop_on_signals) {
-    impl.signals.add(SIGINT);
-    impl.signals.add(SIGTERM);
-    impl.wait_for_signal();
-  }
   impl.accept();
   impl.tick();
   impl.io.run();

@@ -13,7 +13,7 @@
 
 namespace triax::server {
 
-struct Service;  // service.h: the model, the worker, the metrics
+struct Service;  // service.h: the model and the worker
 
 struct HttpRequest {
   std::string method;           // "GET"

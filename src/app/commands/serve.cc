@@ -19,6 +19,7 @@ struct Flags {
   std::vector<std::string> aliases;
   std::string key_file;
   std::string log = "text";
+  std::string config;
   uint64_t memory = uint64_t{1} << 30;
   std::string policy = "value";
   uint64_t cache_ram = 0;
@@ -222,6 +223,24 @@ void add_capacity(CLI::App& sub, Flags& flags) {
         "tokens guessed by prompt lookup and verified together; 0: none");
 }
 
+/// Gives options that neither the command line nor the environment has set their values from a
+/// file. (CLI11's own set_config does nothing for a subcommand.)
+/// Errors     thrown as CLI11's, like those of the command line
+void read_config(CLI::App& sub, const std::string& path) {
+  for (const CLI::ConfigItem& item : CLI::ConfigTOML().from_file(path)) {
+    CLI::Option* option = sub.get_option_no_throw("--" + item.fullname());
+    if (option == nullptr || option->get_name() == "--config" || option->get_name() == "--help") {
+      throw CLI::ConfigError(fmt::format("{}: there is no option '{}'; triax serve --help lists "
+                                         "them",
+                                         path, item.fullname()));
+    }
+    if (option->count() == 0) {
+      option->add_result(item.inputs);
+      option->run_callback();
+    }
+  }
+}
+
 }  // namespace
 
 void add_serve(CLI::App& app, int* exit_code) {
@@ -232,7 +251,11 @@ void add_serve(CLI::App& app, int* exit_code) {
   sub->get_option("--device")->envname("TRIAX_DEVICE");
   sub->get_option("--threads")->envname("TRIAX_THREADS");
   sub->get_option("--context")->envname("TRIAX_CONTEXT");
-  sub->set_config("--config", "", "file with these options, a line each: port = 8080");
+  sub->get_option("--isa")->envname("TRIAX_ISA");
+  sub->get_option("--activations")->envname("TRIAX_ACTIVATIONS");
+  sub->get_option("--model")->required(false);  // it may come from the file
+  sub->add_option("--config", flags->config, "file with these options, a line each: port = 8080")
+      ->envname("TRIAX_CONFIG");
   sub->add_option("--name", flags->name, "the model's name in the API; default: its folder's")
       ->envname("TRIAX_NAME");
   sub->add_option("--alias", flags->aliases, "another name that requests may use")
@@ -244,14 +267,22 @@ void add_serve(CLI::App& app, int* exit_code) {
       ->check(CLI::IsMember({"text", "json", "off"}))
       ->capture_default_str();
   sub->footer(
-      "Every option may come from --config FILE or from the environment (TRIAX_PORT, ...); the "
-      "command line wins.\n"
+      "Every option may come from the environment (TRIAX_PORT, ...) or from --config FILE; the "
+      "command line wins, then the environment.\n"
       "Examples:\n"
       "  triax serve -m models/boot-k3\n"
       "  triax serve -m /models/k3 --device cuda --memory 60GB --cache-ram 200GB\n"
       "  curl http://127.0.0.1:8080/v1/chat/completions -d "
       "'{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'");
-  sub->callback([flags, exit_code] { *exit_code = serve(*flags); });
+  sub->callback([sub, flags, exit_code] {
+    if (!flags->config.empty()) {
+      read_config(*sub, flags->config);
+    }
+    if (flags->engine.model.empty()) {
+      throw CLI::RequiredError("--model");
+    }
+    *exit_code = serve(*flags);
+  });
 }
 
 }  // namespace triax::app
