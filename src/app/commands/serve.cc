@@ -230,9 +230,10 @@ void read_config(CLI::App& sub, const std::string& path) {
   for (const CLI::ConfigItem& item : CLI::ConfigTOML().from_file(path)) {
     CLI::Option* option = sub.get_option_no_throw("--" + item.fullname());
     if (option == nullptr || option->get_name() == "--config" || option->get_name() == "--help") {
-      throw CLI::ConfigError(fmt::format("{}: there is no option '{}'; triax serve --help lists "
-                                         "them",
-                                         path, item.fullname()));
+      throw CLI::ConfigError(
+          fmt::format("{}: there is no option '{}'; triax serve --help lists "
+                      "them",
+                      path, item.fullname()));
     }
     if (option->count() == 0) {
       option->add_result(item.inputs);
