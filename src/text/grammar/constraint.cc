@@ -255,10 +255,11 @@ Result<std::shared_ptr<const Constraint>> ConstraintCompiler::compile_chat(
   std::optional<FormId> response_form;
   if (spec) {
     const Result<FormId> form = form_of(forms, json, *spec);
+    const std::string field = response ? "" : "response_format: ";
     if (!form.ok()) {
-      return Status(form.status().code(), "response_format: " + form.status().message());
+      return Status(form.status().code(), field + form.status().message());
     }
-    const internal::RuleId rule = forms.declare("response_format: $");
+    const internal::RuleId rule = forms.declare(field + "$");
     forms.define(rule, *form);
     response_form = forms.rule(rule);
   }

@@ -130,7 +130,8 @@ class ConstraintCompiler {
   /// if one is named). Null when nothing is to be held: no tools that could be called, free text.
   /// A tool whose schema is beyond what can be held may have any arguments, unless it says
   /// "strict": true.
-  /// Errors     as compile; of a tool "tools[2].function.parameters.properties.x: ..."
+  /// Errors     as compile, those of response_format after "response_format: "; of a tool
+  ///            "tools[2].function.parameters.properties.x: ..."
   Result<std::shared_ptr<const Constraint>> compile_chat(
       ChatFormat format, const ChatRequest& request,
       const std::optional<ConstraintSpec>& response = {});
